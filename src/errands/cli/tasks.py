@@ -10,22 +10,9 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from errands.cli import options
+from errands.cli import options, printing
 from errands.cli.failures import ExitCode, UsageError, command, exit_code_of
 from errands.cli.options import AsJson, Headers, RemoteAgent, TaskId, Timeout, Token, Url, existing_store
-from errands.cli.printing import (
-    clean,
-    describe_part,
-    duration,
-    lines_of,
-    note,
-    one_line,
-    out,
-    print_event,
-    print_json,
-    state_text,
-    table,
-)
 from errands.client import ClientResult, StreamEvent
 from errands.clock import from_iso, system_clock, to_iso
 from errands.model.core import Role, Task, TaskArtifactUpdateEvent, text_of
@@ -79,14 +66,14 @@ async def list_tasks(
                 break
     shown = found[:limit]
     if as_json:
-        print_json([task.raw_task for task in shown])
+        printing.print_json([task.raw_task for task in shown])
     elif shown:
-        console = out()
+        console = printing.out()
         console.print(task_table(shown, console.width), soft_wrap=False)
         if len(found) > limit:
-            note(f"There are more; --limit {limit * 5} shows them.", "dim")
+            printing.note(f"There are more; --limit {limit * 5} shows them.", "dim")
     else:
-        note("No tasks.")
+        printing.note("No tasks.")
 
 
 def task_table(tasks: list[ClientResult], width: int) -> Table:
@@ -96,13 +83,13 @@ def task_table(tasks: list[ClientResult], width: int) -> Table:
         task = result.raw_task
         try:
             stamp = task.status.timestamp if task is not None else None
-            updated = f"{duration(system_clock() - from_iso(stamp or ''))} ago"
+            updated = f"{printing.duration(system_clock() - from_iso(stamp or ''))} ago"
         except ValueError:
             updated = ""
-        context = one_line(result.context_id or "", 100 if width >= _WIDE else 9)
+        context = printing.one_line(result.context_id or "", 100 if width >= _WIDE else 9)
         words = text_of(task.history[0].parts) if task is not None and task.history else result.text or ""
-        rows.append((result.task_id, state_text(result.state), updated, context, one_line(words)))
-    return table(("TASK", "STATE", "UPDATED", "CONTEXT", "FIRST WORDS"), rows, whole=3)
+        rows.append((result.task_id, printing.state_text(result.state), updated, context, printing.one_line(words)))
+    return printing.table(("TASK", "STATE", "UPDATED", "CONTEXT", "FIRST WORDS"), rows, whole=3)
 
 
 @command
@@ -124,18 +111,18 @@ async def get_task(
     async with RemoteAgent(url, header, token).client() as client:
         task = (await client.get_task(task_id, history)).raw_task
     if as_json:
-        print_json(task)
+        printing.print_json(task)
     elif task is not None:
         _show_task(task)
 
 
 def _show_task(task: Task) -> None:
-    console = out()
+    console = printing.out()
     for name, value in (
-        ("task", clean(task.id)),
-        ("state", state_text(task.status.state.short)),
-        ("context", clean(task.context_id or "")),
-        ("updated", clean(task.status.timestamp or "")),
+        ("task", printing.clean(task.id)),
+        ("state", printing.state_text(task.status.state.short)),
+        ("context", printing.clean(task.context_id or "")),
+        ("updated", printing.clean(task.status.timestamp or "")),
     ):
         console.print(Text.assemble((f"{name:<9}", "dim"), value))
     messages = list(task.history or [])
@@ -154,9 +141,9 @@ def _show_task(task: Task) -> None:
     shown += [(f"artifact {made.name or made.artifact_id}", made.parts) for made in task.artifacts or []]
     for title, parts in shown:
         console.print()
-        console.print(clean(title), style="bold")
-        for line in lines_of(parts):
-            console.print(clean(line))
+        console.print(printing.clean(title), style="bold")
+        for line in printing.lines_of(parts):
+            console.print(printing.clean(line))
 
 
 @command
@@ -184,9 +171,9 @@ async def watch_task(
     ):
         async for event in events:
             if as_json:
-                print_event(event)
+                printing.print_event(event)
             else:
-                out().print(_event_line(event))
+                printing.out().print(_event_line(event))
             state = event.state or state
     return exit_code_of(state)
 
@@ -197,13 +184,13 @@ def _event_line(event: StreamEvent) -> Text:
         what += " (older events are no longer kept)"
     content = event.text or ""
     if isinstance(event.raw, TaskArtifactUpdateEvent):
-        others = filter(None, map(describe_part, event.raw.artifact.parts))
+        others = filter(None, map(printing.describe_part, event.raw.artifact.parts))
         content = " ".join([content, *others, "(sealed)" if event.last_chunk else ""])
     return Text.assemble(
-        (f"{one_line(event.event_id or '-'):>6}", "dim"),
+        (f"{printing.one_line(event.event_id or '-'):>6}", "dim"),
         f"  {event.kind:<8}  ",
-        (f"{one_line(what):<14}  ", state_text(event.state or "").style),
-        one_line(content, 100),
+        (f"{printing.one_line(what):<14}  ", printing.state_text(event.state or "").style),
+        printing.one_line(content, 100),
     )
 
 
@@ -225,9 +212,9 @@ async def cancel_task(
     async with RemoteAgent(url, header, token).client() as client:
         result = await client.cancel(task_id)
     if as_json:
-        print_json(result.raw_task)
+        printing.print_json(result.raw_task)
     else:
-        out().print(clean(f"Task {result.task_id} is {result.state}."))
+        printing.out().print(printing.clean(f"Task {result.task_id} is {result.state}."))
 
 
 # Commands that read the store
@@ -248,23 +235,25 @@ async def running_tasks(
         found = [ActiveTask.of(running, now) for running in await engine.running()]
     active = [task for task in found if agent is None or task.agent == agent]
     if as_json:
-        print_json([_active_document(task) for task in active])
+        printing.print_json([_active_document(task) for task in active])
     elif active:
         rows = [
             (
                 task.task_id,
-                state_text("canceling" if task.cancel_requested else task.state.short),
+                printing.state_text("canceling" if task.cancel_requested else task.state.short),
                 str(task.attempt),
-                duration(task.age),
-                duration(task.lease_until - now),
+                printing.duration(task.age),
+                printing.duration(task.lease_until - now),
                 task.agent,
                 task.worker,
             )
             for task in active
         ]
-        out().print(table(("TASK", "STATE", "ATTEMPT", "AGE", "LEASE", "AGENT", "WORKER"), rows), soft_wrap=False)
+        printing.out().print(
+            printing.table(("TASK", "STATE", "ATTEMPT", "AGE", "LEASE", "AGENT", "WORKER"), rows), soft_wrap=False
+        )
     else:
-        note("Nothing is running.")
+        printing.note("Nothing is running.")
 
 
 def _active_document(task: ActiveTask) -> dict[str, object]:
@@ -295,16 +284,16 @@ async def task_records(task_id: TaskId, storage: options.Storage = None, as_json
     """
     found = await records_of(storage, task_id)
     if as_json:
-        print_json(found)
+        printing.print_json(found)
     elif found:
         rows = []
         for record in found:
             fields = msgspec.to_builtins(record)
             what = {name: value for name, value in fields.items() if name not in ("record", "at")}
-            rows.append((record.at, fields["record"], one_line(msgspec.json.encode(what).decode(), 120)))
-        out().print(table(("AT", "RECORD", "WHAT"), rows), soft_wrap=False)
+            rows.append((record.at, fields["record"], printing.one_line(msgspec.json.encode(what).decode(), 120)))
+        printing.out().print(printing.table(("AT", "RECORD", "WHAT"), rows), soft_wrap=False)
     else:
-        note("The task has no records: its agent recorded nothing, and there was no policy.")
+        printing.note("The task has no records: its agent recorded nothing, and there was no policy.")
 
 
 async def records_of(storage: str | None, task_id: str) -> list[AnyRecord]:

@@ -12,16 +12,9 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import httpx
 import msgspec
 
+from errands.client import http_transport
 from errands.client.agent_session import RetryPolicy, TransientError, Transport
 from errands.client.errors import AgentNotFoundError, NoCommonProtocolError, ProtocolError
-from errands.client.http_transport import (
-    HttpTransport,
-    JsonRpcBinding,
-    PraisonAIBinding,
-    RestBinding,
-    retry_after,
-    translated_failures,
-)
 from errands.errors import ConfigurationError, UnavailableError
 from errands.model.card import AgentCard
 from errands.wire import praisonai, v0_3, v1_0
@@ -89,11 +82,11 @@ class CardSource:
         headers.update({**self._conditions, "A2A-Version": v1_0.JSON.version, "Accept": "application/json"})
 
         async def attempt() -> httpx.Response:
-            with translated_failures():
+            with http_transport.translated_failures():
                 response = await self.client.get(url, headers=headers, timeout=self.timeout, follow_redirects=False)
             if response.status_code in _PASSING_STATUSES:
                 cause = UnavailableError(f"HTTP {response.status_code}")
-                raise TransientError(cause, reached=True, retry_after=retry_after(response.headers))
+                raise TransientError(cause, reached=True, retry_after=http_transport.retry_after(response.headers))
             return response
 
         try:
@@ -145,7 +138,10 @@ DIALECTS: dict[tuple[str, str], ClientDialect | Literal["grpc"]] = {
 #: The versions in the table, the preferred one first.
 VERSIONS = list(dict.fromkeys(version for version, _ in DIALECTS))
 #: The bindings over HTTP, by the name in `A2AClient(protocol=...)`.
-BINDINGS = {binding.name: binding for binding in (JsonRpcBinding, RestBinding, PraisonAIBinding)}
+BINDINGS = {
+    binding.name: binding
+    for binding in (http_transport.JsonRpcBinding, http_transport.RestBinding, http_transport.PraisonAIBinding)
+}
 #: Where PraisonAI's dialect is usually spoken.
 PRAISONAI_PATH = "/a2a"
 
@@ -251,7 +247,7 @@ def open_transport(
         return transport
     dialect = v0_3.REST_ONCE if choice.dialect is v0_3.REST and is_once(software) else choice.dialect
     binding = BINDINGS[choice.protocol](choice.url, dialect)
-    return HttpTransport(http, binding, headers=headers, timeout=timeout)
+    return http_transport.HttpTransport(http, binding, headers=headers, timeout=timeout)
 
 
 def _short(version: str) -> str:

@@ -22,28 +22,15 @@ import msgspec
 from errands.clock import Clock, system_clock
 from errands.engines.subscriptions import Expectation, Subscription
 from errands.errors import ErrandsError
+from errands.model import log
 from errands.model.core import TaskState
-from errands.model.log import (
-    AskingQuery,
-    Change,
-    Event,
-    Head,
-    Lease,
-    LeaseSignal,
-    ListPage,
-    ListQuery,
-    LogSlice,
-    RunningTask,
-    Scope,
-    StoredTask,
-)
 
 # Inside engines, `list` is a method.
 Ids = list[str]
-Events = list[Event]
-Running = list[RunningTask]
-Tasks = list[StoredTask]
-Abandoned = list[tuple[str, Scope]]
+Events = list[log.Event]
+Running = list[log.RunningTask]
+Tasks = list[log.StoredTask]
+Abandoned = list[tuple[str, log.Scope]]
 
 
 class LargeReadError(ErrandsError):
@@ -94,7 +81,7 @@ class Storage(ABC):
     """Tasks, their logs, and what agents remember about a conversation."""
 
     @abstractmethod
-    async def commit(self, change: Change) -> Head:
+    async def commit(self, change: log.Change) -> log.Head:
         """Write one change and return the head after it: the only way in which anything about a task changes.
 
         Atomic: the events, the snapshot, the head and the queue entry are written together or not at all.
@@ -113,7 +100,7 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
+    async def load(self, task_id: str, scope: log.Scope | None) -> log.StoredTask:
         """Return the task as of its newest version: the snapshot with the tail of the log folded in.
 
         A task whose stored data cannot be read has failed, here and in listings, and `StoredTask.damage` says why.
@@ -121,7 +108,7 @@ class Storage(ABC):
         Raises `TaskNotFoundError` when there is no such task in this scope.
         """
 
-    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+    async def load_small(self, task_id: str, scope: log.Scope, most: int) -> log.StoredTask:
         """Return the same, but raise `LargeReadError`, and read nothing, if more than `most` bytes are stored of it.
 
         An engine that cannot tell loads the task.
@@ -129,7 +116,7 @@ class Storage(ABC):
         return await self.load(task_id, scope)
 
     @abstractmethod
-    async def list(self, query: ListQuery) -> ListPage:
+    async def list(self, query: log.ListQuery) -> log.ListPage:
         """Return one page of the scope's tasks, the newest status first, ties broken by id.
 
         It has `query.page_size` tasks at most, and fewer when their stored content exceeds `query.page_bytes`, but
@@ -144,14 +131,14 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def every_task(self) -> AsyncIterator[StoredTask]:
+    def every_task(self) -> AsyncIterator[log.StoredTask]:
         """Iterate over the tasks of all scopes, in no particular order: for operators.
 
         Tasks that are created or deleted during the iteration may be missing.
         """
 
     @abstractmethod
-    async def asking(self, query: AskingQuery) -> Tasks:
+    async def asking(self, query: log.AskingQuery) -> Tasks:
         """Return the tasks that wait for one user's answer (`Head.asks`), in any scope, without their artifacts.
 
         The longest waiting first, ties broken by id, `query.limit` at most. Users are compared as they are written.
@@ -167,7 +154,7 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    async def delete(self, task_id: str, scope: Scope) -> None:
+    async def delete(self, task_id: str, scope: log.Scope) -> None:
         """Delete an ended task with its log and receipts: from one moment to the next it can no longer be read.
 
         The rest of a very long log may be removed later, by `sweep`, and receipts when they expire.
@@ -175,7 +162,7 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
+    async def load_context(self, scope: log.Scope, context_id: str) -> bytes | None:
         """Return what was last kept for this conversation in this scope (`Change.context`), or None.
 
         Of several tasks in a conversation the last one to write wins.
@@ -197,7 +184,7 @@ class Broker(ABC):
     """The queue: which task is worked on next, and by which worker."""
 
     @abstractmethod
-    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> list[StoredTask]:
+    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> list[log.StoredTask]:
         """Lease up to `limit` due tasks of these agents to `worker` until `until`, the longest due first.
 
         A task is due when it is ready, and when its lease has expired without being extended: a missed heartbeat,
@@ -207,7 +194,7 @@ class Broker(ABC):
         """
 
     @abstractmethod
-    async def set_aside(self, stored: StoredTask, worker: str = "") -> None:
+    async def set_aside(self, stored: log.StoredTask, worker: str = "") -> None:
         """End a task whose stored data cannot be used: it fails, and leaves the queue.
 
         What is stored stays as it is; a status that says "failed" is added to the log. Nothing is done when the task
@@ -215,7 +202,7 @@ class Broker(ABC):
         """
 
     @abstractmethod
-    async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
+    async def extend(self, worker: str, leases: Sequence[log.Lease], until: int) -> list[log.LeaseSignal]:
         """Extend these leases in one statement: the heartbeat.
 
         Returns a signal for each lease that is lost (taken over, ended or deleted) or whose task is to be canceled; a
@@ -227,7 +214,7 @@ class Broker(ABC):
         """Return the tasks that `worker` holds and that are to be canceled."""
 
     @abstractmethod
-    async def running(self) -> list[RunningTask]:
+    async def running(self) -> list[log.RunningTask]:
         """Return the tasks of every agent that are leased at this moment, in all processes, the oldest task first.
 
         Expired leases are left out, even if the task has not been claimed again yet.
@@ -251,21 +238,21 @@ class EventBus(ABC):
     """The logs as readers see them."""
 
     @abstractmethod
-    async def read(self, task_id: str, scope: Scope, after: int, limit: int = 1000) -> LogSlice:
+    async def read(self, task_id: str, scope: log.Scope, after: int, limit: int = 1000) -> log.LogSlice:
         """Return up to `limit` events after version `after`, in order; fewer when they exceed 256 KiB.
 
         Raises `TaskNotFoundError`.
         """
 
     @abstractmethod
-    async def records(self, task_id: str, scope: Scope) -> list[Event]:
+    async def records(self, task_id: str, scope: log.Scope) -> list[log.Event]:
         """Return every event of kind `record`, in order. They are kept as long as the task, whatever is trimmed.
 
         Raises `TaskNotFoundError`.
         """
 
     @abstractmethod
-    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> Subscription:
+    def subscribe(self, task_id: str, scope: log.Scope, after: int, *, caught_up: bool = False) -> Subscription:
         """Return every event after version `after`: those in the log, then each new one once it is durable.
 
         `caught_up` means that the caller has just written version `after` itself, so the log need not be read.
@@ -282,12 +269,12 @@ class EventBus(ABC):
         """
 
     @abstractmethod
-    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> Expectation:
+    def expect(self, task_id: str, scope: log.Scope, states: frozenset[TaskState]) -> Expectation:
         """Register a wait at once, so that no change between now and `Expectation.wait` is missed."""
 
     async def wait_for_state(
-        self, task_id: str, scope: Scope, states: frozenset[TaskState], timeout: float | None
-    ) -> StoredTask:
+        self, task_id: str, scope: log.Scope, states: frozenset[TaskState], timeout: float | None
+    ) -> log.StoredTask:
         """Return the task once it is in one of `states`, or as it is after `timeout` seconds.
 
         Raises `TaskNotFoundError`.
@@ -299,7 +286,7 @@ class EventBus(ABC):
             return await expectation.wait(stored.version, timeout) or await self.load(task_id, scope)
 
     @abstractmethod
-    async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
+    async def load(self, task_id: str, scope: log.Scope | None) -> log.StoredTask:
         """See `Storage.load`."""
 
     @abstractmethod

@@ -16,17 +16,8 @@ import msgspec
 from errands import lifecycle
 from errands.clock import to_iso
 from errands.errors import ConfigurationError, TaskStoppedError, TurnError
+from errands.model import core
 from errands.model.base import encode
-from errands.model.core import (
-    PAUSED_STATES,
-    Artifact,
-    Message,
-    Part,
-    Role,
-    StreamResponse,
-    TaskArtifactUpdateEvent,
-    TaskState,
-)
 from errands.model.log import EventKind, StoredTask
 from errands.policy import records
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
@@ -44,7 +35,7 @@ from errands.runtime.worker import TurnWorker, Worker
 
 #: The field of an input with the metadata of the request.
 REQUEST_METADATA = "request_metadata"
-_ANSWERS = PAUSED_STATES | {TaskState.COMPLETED}
+_ANSWERS = core.PAUSED_STATES | {core.TaskState.COMPLETED}
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 
@@ -73,7 +64,7 @@ class AgentOversight:
         decided = limit_decision(self.rules, exceeded, at)
         ended = records.Ended(at=at, reason="limit_exceeded", detail=text)
         message = expiry_message(stored, text, "limit_exceeded")
-        return Expired(TaskState.FAILED, message, (records.encode(decided), records.encode(ended)))
+        return Expired(core.TaskState.FAILED, message, (records.encode(decided), records.encode(ended)))
 
     def oversee(self, turn: Turn) -> Overseer:
         if self._evaluators is not None:
@@ -138,7 +129,7 @@ class HandlerOverseer(TurnOverseer):
     def __init__(self, rules: Rules, turn: Turn) -> None:
         super().__init__(rules, turn)
         #: Events that must not be seen before the guardrails have looked at them.
-        self._held: list[StreamResponse] = []
+        self._held: list[core.StreamResponse] = []
         self._is_ending = False
 
     async def begin(self, run: Run) -> None:
@@ -200,14 +191,14 @@ class HandlerOverseer(TurnOverseer):
 
     # Output
 
-    def hold_back(self, kind: EventKind, update: StreamResponse) -> bool:
+    def hold_back(self, kind: EventKind, update: core.StreamResponse) -> bool:
         """See `Overseer.hold_back`. Until guardrails have seen the answer, only states without words are shown."""
         if not self.rules.after.steps:
             return False
         report = update.status_update
-        if report is not None and report.status.state in (TaskState.SUBMITTED, TaskState.WORKING):
+        if report is not None and report.status.state in (core.TaskState.SUBMITTED, core.TaskState.WORKING):
             report = msgspec.structs.replace(report, status=msgspec.structs.replace(report.status, message=None))
-            self.turn.emit(kind, StreamResponse(status_update=report), approved=True)
+            self.turn.emit(kind, core.StreamResponse(status_update=report), approved=True)
         else:
             self._held.append(update)
         return True
@@ -216,9 +207,9 @@ class HandlerOverseer(TurnOverseer):
         holds = bool(self.rules.after.steps)
         if ending.asks:
             return await self.turn.finish(ending)
-        if ending.state is TaskState.CANCELED:
+        if ending.state is core.TaskState.CANCELED:
             # Guardrails do not look at what the agent says with it.
-            return await self.turn.finish(Ending(state=TaskState.CANCELED) if holds else ending)
+            return await self.turn.finish(Ending(state=core.TaskState.CANCELED) if holds else ending)
         if self._is_ending:
             raise TurnError(ALREADY_ENDED)
         self._is_ending = True
@@ -242,7 +233,7 @@ class HandlerOverseer(TurnOverseer):
     def _output(self, ending: Ending) -> Output:
         """Return what the agent has added to its task in this turn, with what is held back and what ends the turn."""
         before, updates = self.stored.task, list(self._held)
-        updates += [StreamResponse(artifact_update=update) for update in ending.artifacts]
+        updates += [core.StreamResponse(artifact_update=update) for update in ending.artifacts]
         ending = msgspec.structs.replace(ending, artifacts=())
         if ending.announced:
             # The last pause that an executor has published becomes the end of the turn.
@@ -256,7 +247,7 @@ class HandlerOverseer(TurnOverseer):
         since = (after.history or [])[len(before.history or ()) :]
         return Output(
             ending=ending,
-            messages=[message for message in since if message.role is Role.AGENT],
+            messages=[message for message in since if message.role is core.Role.AGENT],
             artifacts=new_artifacts(before, after),
             metadata=None if after.metadata == before.metadata else after.metadata,
         )
@@ -283,10 +274,10 @@ class HandlerOverseer(TurnOverseer):
         if output.messages or output.metadata:
             history, metadata = [*(task.history or ()), *output.messages], output.metadata or task.metadata
             said = msgspec.structs.replace(task, history=history, metadata=metadata)
-            turn.emit("task", StreamResponse(task=said), approved=True)
+            turn.emit("task", core.StreamResponse(task=said), approved=True)
         for artifact in output.artifacts:
-            update = TaskArtifactUpdateEvent(turn.task_id, turn.context_id, artifact, last_chunk=True)
-            turn.emit("artifact", StreamResponse(artifact_update=update), approved=True)
+            update = core.TaskArtifactUpdateEvent(turn.task_id, turn.context_id, artifact, last_chunk=True)
+            turn.emit("artifact", core.StreamResponse(artifact_update=update), approved=True)
         await turn.finish(output.ending)
 
     async def release(self) -> None:
@@ -312,8 +303,8 @@ class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What an agent adds to its task in a turn, and how the turn ends."""
 
     ending: Ending
-    messages: list[Message] = []
-    artifacts: list[Artifact] = []
+    messages: list[core.Message] = []
+    artifacts: list[core.Artifact] = []
     metadata: dict[str, Any] | None = None
 
     @classmethod
@@ -325,46 +316,46 @@ class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
         return output
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[core.Part]:
         """What guardrails look at: artifacts first, then messages."""
         last = [] if self.ending.message is None else [self.ending.message]
-        added: list[Artifact | Message] = [*self.artifacts, *self.messages, *last]
+        added: list[core.Artifact | core.Message] = [*self.artifacts, *self.messages, *last]
         return [part for one in added for part in one.parts]
 
-    def replaced(self, parts: list[Part], turn: Turn) -> Output:
+    def replaced(self, parts: list[core.Part], turn: Turn) -> Output:
         """Return the same end with these parts instead: as its message, or else as its first artifact."""
         message = self.ending.message
         if message is None and self.artifacts:
-            artifact = msgspec.structs.replace(self.artifacts[0], parts=parts or [Part(text="")])
+            artifact = msgspec.structs.replace(self.artifacts[0], parts=parts or [core.Part(text="")])
             return Output(ending=self.ending, artifacts=[artifact])
         said = msgspec.structs.replace(message, parts=parts) if message is not None else turn.agent_message(parts)
         return Output(ending=msgspec.structs.replace(self.ending, message=said if parts else None))
 
 
-def as_values(parts: list[Part]) -> dict[str, Any]:
+def as_values(parts: list[core.Part]) -> dict[str, Any]:
     """Return parts as the context has them."""
     return {"message": [whole_part(part) for part in parts]}
 
 
-def as_parts(value: dict[str, Any], originals: list[Part]) -> list[Part]:
+def as_parts(value: dict[str, Any], originals: list[core.Part]) -> list[core.Part]:
     """Return the parts that a transform has made; those that it left as they were are the originals, with files."""
-    known: dict[bytes, Part] = {}
+    known: dict[bytes, core.Part] = {}
     for part in originals:
         known.setdefault(_key(whole_part(part)), part)
     for part in originals:
         # A transform may have dropped its metadata.
         if part.metadata:
             known.setdefault(_key(content_part(part)), msgspec.structs.replace(part, metadata=None))
-    parts: list[Part] = []
+    parts: list[core.Part] = []
     for shown in value["message"]:
         metadata, media_type, text = shown.get("metadata"), shown["mimeType"], shown.get("text")
         if (original := known.get(_key(shown))) is not None:
             parts.append(original)
         elif isinstance(text, str):
             kind = None if media_type == "text/plain" else media_type
-            parts.append(Part(text=text, media_type=kind, metadata=metadata))
+            parts.append(core.Part(text=text, media_type=kind, metadata=metadata))
         else:
-            parts.append(Part(data=shown["data"], media_type=media_type, metadata=metadata))
+            parts.append(core.Part(data=shown["data"], media_type=media_type, metadata=metadata))
     return parts
 
 

@@ -19,20 +19,8 @@ from msgspec import UNSET
 from errands import errors, lifecycle
 from errands.clock import to_iso
 from errands.engines.base import Engine
+from errands.model import core
 from errands.model.base import encode
-from errands.model.core import (
-    SETTLED_STATES,
-    SUBMITTED,
-    TERMINAL_STATES,
-    Message,
-    Part,
-    Role,
-    StreamResponse,
-    Task,
-    TaskState,
-    TaskStatus,
-    text_of,
-)
 from errands.model.log import READY, AskingQuery, Change, StoredTask
 from errands.model.marks import REVIEW, is_review
 from errands.model.requests import GetTaskRequest, SendMessageRequest, SendMessageResponse, SubscribeToTaskRequest
@@ -60,7 +48,7 @@ _HOW_TO_ANSWER = (
     'answer with a text that begins with "approve" or "deny", or with a data part such as '
     '{"approved": true, "comment": "looks good"}'
 )
-_decode = msgspec.json.Decoder(StreamResponse).decode
+_decode = msgspec.json.Decoder(core.StreamResponse).decode
 
 
 # Questions
@@ -80,7 +68,7 @@ def reviewer_of(call: Call) -> str:
     return reviewer(user)
 
 
-def asked_in(message: Message) -> str | None:
+def asked_in(message: core.Message) -> str | None:
     """Return whom the question of a review asks, as the message says, which may come from any agent."""
     mark = (message.metadata or {}).get(REVIEW)
     user = mark.get("user") if isinstance(mark, dict) else None
@@ -95,7 +83,7 @@ def review_message(
     context_id: str | None,
     function: str | None = None,
     held: bool = False,
-) -> Message:
+) -> core.Message:
     """Return the question of `review(user)`.
 
     `subject` is what is to be reviewed, as JSON: the arguments of a call of `function`, or something else. The question
@@ -103,7 +91,7 @@ def review_message(
     """
     user = reviewer_of(call)
     if held:
-        parts = [Part(text=f"Waiting for a review by {user}.")]
+        parts = [core.Part(text=f"Waiting for a review by {user}.")]
     else:
         encoded = encode(subject)
         review = {"user": user, **({"function": function} if function else {}), "subject": subject}
@@ -114,10 +102,10 @@ def review_message(
             words = words[:SUBJECT_CHARACTERS] + "…"
         about = f"{function} {words}" if function else words
         text = f"Waiting for a review by {user}: {about}\nThe answer is approve or deny, and a comment if there is one."
-        parts = [Part(text=text), Part(data={"review": review}, media_type="application/json")]
-    return Message(
+        parts = [core.Part(text=text), core.Part(data={"review": review}, media_type="application/json")]
+    return core.Message(
         message_id=new_id(),
-        role=Role.AGENT,
+        role=core.Role.AGENT,
         parts=parts,
         task_id=task_id,
         context_id=context_id,
@@ -141,22 +129,22 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def verdict_message(
     verdict: Verdict, by: str, *, task_id: str, context_id: str | None, message_id: str = ""
-) -> Message:
+) -> core.Message:
     """Return the answer as the history keeps it."""
-    return Message(
+    return core.Message(
         message_id=message_id or new_id(),
-        role=Role.USER,
-        parts=[Part(text=str(verdict))],
+        role=core.Role.USER,
+        parts=[core.Part(text=str(verdict))],
         task_id=task_id,
         context_id=context_id,
         metadata={REVIEW: {"user": by, "approved": verdict.approved}},
     )
 
 
-def read_verdict(message: Message) -> Verdict:
+def read_verdict(message: core.Message) -> Verdict:
     """Return the answer in a message: its data part or else its text. Raises `InvalidParamsError`."""
     data = [part.data for part in message.parts if part.data is not UNSET]
-    text = text_of(message.parts).strip()
+    text = core.text_of(message.parts).strip()
     with suppress(ValueError, msgspec.ValidationError):
         if data:
             [answer] = (msgspec.convert(one, Verdict) for one in data)
@@ -205,7 +193,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
             since=stored.head.status_at,
             function=asked.get("function", ""),
             subject=asked.get("subject"),
-            text=text_of(parts),
+            text=core.text_of(parts),
         )
 
 
@@ -282,8 +270,8 @@ class ReviewDesk:
             message_id=message.message_id,
         )
         events = Batch()
-        events.add("status", status_update(task.id, task.context_id or "", SUBMITTED, now))
-        events.add("message", StreamResponse(message=message))
+        events.add("status", status_update(task.id, task.context_id or "", core.SUBMITTED, now))
+        events.add("message", core.StreamResponse(message=message))
         events.note(records.encode(answered))
         change = Change(
             task_id=task.id,
@@ -293,7 +281,7 @@ class ReviewDesk:
             receipt=receipt,
             receipt_since=receipt_since,
             at=now,
-            state=SUBMITTED,
+            state=core.SUBMITTED,
             work=READY,
             due_at=now,
         )
@@ -394,9 +382,9 @@ class ReviewingTaskManager(TaskManager):
             answered = await self._answer_of_another(request.message, call)
             if answered is None:
                 raise
-            return self._follow_as_reviewer(answered, SETTLED_STATES)
+            return self._follow_as_reviewer(answered, core.SETTLED_STATES)
 
-    async def get_task(self, request: GetTaskRequest, call: CallContext) -> Task:
+    async def get_task(self, request: GetTaskRequest, call: CallContext) -> core.Task:
         try:
             return await super().get_task(request, call)
         except errors.TaskNotFoundError:
@@ -412,7 +400,7 @@ class ReviewingTaskManager(TaskManager):
             asking = await self._asking(request.id, call)
             if asking is None:
                 raise
-            until = SETTLED_STATES if call.ends_at_pause else TERMINAL_STATES
+            until = core.SETTLED_STATES if call.ends_at_pause else core.TERMINAL_STATES
             return self._follow_as_reviewer(await revealed(self._engine, asking), until)
 
     async def _load(self, task_id: str, call: CallContext) -> StoredTask:
@@ -430,7 +418,7 @@ class ReviewingTaskManager(TaskManager):
                 return Submission(await self._engine.load(message.task_id, call.scope))
         return await self._submitter.submit(request, call, message.task_id or "")
 
-    async def _answer_of_another(self, message: Message, call: CallContext) -> StoredTask | None:
+    async def _answer_of_another(self, message: core.Message, call: CallContext) -> StoredTask | None:
         """Answer the review that another caller's task waits for; None when the caller is not asked."""
         asking = await self._asking(message.task_id, call) if message.task_id else None
         if asking is None:
@@ -442,7 +430,7 @@ class ReviewingTaskManager(TaskManager):
         return answered
 
     async def _answer(
-        self, asking: StoredTask, message: Message, call: CallContext, receipt: bytes | None
+        self, asking: StoredTask, message: core.Message, call: CallContext, receipt: bytes | None
     ) -> StoredTask:
         self._submitter.check_open()
         # A review is not for the agent, so the input modes of the agent do not matter.
@@ -466,7 +454,7 @@ class ReviewingTaskManager(TaskManager):
                 return found
         return None
 
-    def _follow_as_reviewer(self, stored: StoredTask, until: frozenset[TaskState]) -> EventStream:
+    def _follow_as_reviewer(self, stored: StoredTask, until: frozenset[core.TaskState]) -> EventStream:
         stream = self._streams.follow(stored, until, [snapshot(stored)])
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
@@ -480,9 +468,9 @@ class ReviewingTaskManager(TaskManager):
         return EventStream(batches(), stream.close)
 
 
-def shown_to_reviewer(task: Task) -> Task:
+def shown_to_reviewer(task: core.Task) -> core.Task:
     """Return what a reviewer sees of a task: what was said to others and what it made stays with its owner."""
-    return Task(id=task.id, context_id=task.context_id, status=task.status)
+    return core.Task(id=task.id, context_id=task.context_id, status=task.status)
 
 
 def _shown_item(item: StreamItem, is_first: bool) -> StreamItem | None:
@@ -491,16 +479,16 @@ def _shown_item(item: StreamItem, is_first: bool) -> StreamItem | None:
     if response.task is not None:
         task = shown_to_reviewer(response.task)
         task = task if is_first else msgspec.structs.replace(task, status=_without_message(task.status))
-        return item._replace(data=encode(StreamResponse(task=task)))
+        return item._replace(data=encode(core.StreamResponse(task=task)))
     if response.status_update is not None:
         status = _without_message(response.status_update.status)
         update = msgspec.structs.replace(response.status_update, status=status, metadata=None)
-        return item._replace(data=encode(StreamResponse(status_update=update)))
+        return item._replace(data=encode(core.StreamResponse(status_update=update)))
     return None
 
 
-def _without_message(status: TaskStatus) -> TaskStatus:
-    return TaskStatus(state=status.state, timestamp=status.timestamp)
+def _without_message(status: core.TaskStatus) -> core.TaskStatus:
+    return core.TaskStatus(state=status.state, timestamp=status.timestamp)
 
 
 def _names(call: CallContext) -> tuple[str, ...]:

@@ -11,24 +11,8 @@ import msgspec
 from msgspec import UNSET
 
 from errands.errors import ErrandsError
+from errands.model import core
 from errands.model.base import UNREADABLE, encode, shallow_copy
-from errands.model.core import (
-    AUTH_REQUIRED,
-    CANCELED,
-    COMPLETED,
-    FAILED,
-    INPUT_REQUIRED,
-    REJECTED,
-    WORKING,
-    Artifact,
-    Message,
-    Part,
-    Role,
-    StreamResponse,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    text_of,
-)
 from errands.model.marks import is_review
 from errands.runtime import validation
 from errands.runtime.dependencies import DependencyContainer
@@ -74,18 +58,18 @@ class TaskContext:
         self.context_id = turn.stored.task.context_id
         self.message_id = turn.message.message_id
         #: The handler's copies, made when it asks for them.
-        self._message: Message | None = None
+        self._message: core.Message | None = None
         self._request_metadata: dict[str, Any] | None = None
         self._artifacts_opened = 0
         #: What the next piece of text is copied from.
-        self._last_piece: TaskArtifactUpdateEvent | None = None
+        self._last_piece: core.TaskArtifactUpdateEvent | None = None
 
     # Input
 
     @property
     def user_text(self) -> str:
         """The message's text parts, joined by line breaks."""
-        return text_of(self._turn.message.parts)
+        return core.text_of(self._turn.message.parts)
 
     @property
     def files(self) -> list[FileInfo]:
@@ -103,14 +87,14 @@ class TaskContext:
         return [part.data for part in self.parts if part.data is not UNSET]
 
     @property
-    def message(self) -> Message:
+    def message(self) -> core.Message:
         """The message this turn is about; a copy, so that changing it does not change the task."""
         if self._message is None:
             self._message = validation.own_message(self._turn.message)
         return self._message
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[core.Part]:
         """The message's parts as they came."""
         return self.message.parts
 
@@ -126,7 +110,7 @@ class TaskContext:
         """The messages of this task before this turn, of both sides, without the current one and reviews."""
         messages = self._turn.stored.task.history or []
         # The agent may have answered while the current message waited; later messages of the user still wait.
-        since = (message for message in messages[self._turn.position + 1 :] if message.role is Role.AGENT)
+        since = (message for message in messages[self._turn.position + 1 :] if message.role is core.Role.AGENT)
         spoken = (*messages[: self._turn.position], *since)
         return [HistoryMessage.of(message) for message in spoken if not is_review(message)]
 
@@ -219,10 +203,10 @@ class TaskContext:
         `complete_json` takes any other value.
         """
         if text is None:
-            await self._turn.end(COMPLETED)
+            await self._turn.end(core.COMPLETED)
         else:
-            artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
-            await self._turn.end(COMPLETED, artifacts=[self._turn.artifact_update(artifact, last_chunk=True)])
+            artifact = core.Artifact(artifact_id=artifact_id, parts=[core.Part(text=text)])
+            await self._turn.end(core.COMPLETED, artifacts=[self._turn.artifact_update(artifact, last_chunk=True)])
 
     async def complete_json(self, data: Any, *, artifact_id: str = "final-answer") -> None:
         """Complete the task with a JSON artifact.
@@ -230,26 +214,26 @@ class TaskContext:
         `data` may be anything with a JSON form: dates, UUIDs, enums, sets, dataclasses and msgspec structs are
         converted, bytes become base64, NaN and infinities become null.
         """
-        part = Part(data=validation.json_value("data", data), media_type=_JSON)
-        artifact = Artifact(artifact_id=artifact_id, parts=[part], metadata={"media_type": _JSON})
-        await self._turn.end(COMPLETED, artifacts=[self._turn.artifact_update(artifact, last_chunk=True)])
+        part = core.Part(data=validation.json_value("data", data), media_type=_JSON)
+        artifact = core.Artifact(artifact_id=artifact_id, parts=[part], metadata={"media_type": _JSON})
+        await self._turn.end(core.COMPLETED, artifacts=[self._turn.artifact_update(artifact, last_chunk=True)])
 
     async def respond(self, text: str | None = None) -> None:
         """Complete the task with a message and no artifact."""
-        await self._turn.end(COMPLETED, message=self._said("text", text))
+        await self._turn.end(core.COMPLETED, message=self._said("text", text))
 
     async def reply_directly(self, text: str) -> None:
         """Answer a send with a plain message instead of a task; a stream sees the task all the same."""
         message = self._said("text", validation.text("text", text))
-        await self._turn.end(COMPLETED, message=message, direct=True)
+        await self._turn.end(core.COMPLETED, message=message, direct=True)
 
     async def fail(self, reason: str) -> None:
         """End the task as failed; after a cancel request, as canceled."""
-        await self._turn.end(self._unless_cancelled(FAILED), message=self._said("reason", reason))
+        await self._turn.end(self._unless_cancelled(core.FAILED), message=self._said("reason", reason))
 
     async def reject(self, reason: str | None = None) -> None:
         """Decline the task; after a cancel request it ends as canceled."""
-        await self._turn.end(self._unless_cancelled(REJECTED), message=self._said("reason", reason))
+        await self._turn.end(self._unless_cancelled(core.REJECTED), message=self._said("reason", reason))
 
     async def request_input(self, question: str, *, schema: type | Mapping[str, Any] | None = None) -> None:
         """Pause until the user answers.
@@ -257,11 +241,11 @@ class TaskContext:
         With a `schema` (a type or a JSON Schema) the client gets the form of the answer, and `answer(...)` reads it in
         the next turn.
         """
-        parts = [Part(text=validation.text("question", question))]
+        parts = [core.Part(text=validation.text("question", question))]
         if schema is not None:
             shape = validation.json_value("schema", schema if isinstance(schema, Mapping) else _schema_of(schema))
-            parts.append(Part(data={"schema": shape}, media_type="application/schema+json"))
-        await self._turn.end(INPUT_REQUIRED, message=self._turn.agent_message(parts))
+            parts.append(core.Part(data={"schema": shape}, media_type="application/schema+json"))
+        await self._turn.end(core.INPUT_REQUIRED, message=self._turn.agent_message(parts))
 
     async def request_auth(
         self,
@@ -278,11 +262,11 @@ class TaskContext:
             "authUrl": validation.optional_text("auth_url", auth_url),
         }
         wanted = {key: value for key, value in wanted.items() if value}
-        parts = [Part(text=validation.text("details", details))] if details is not None else []
+        parts = [core.Part(text=validation.text("details", details))] if details is not None else []
         if wanted:
-            parts.append(Part(data=wanted, media_type=_JSON))
+            parts.append(core.Part(data=wanted, media_type=_JSON))
         message = self._turn.agent_message(parts) if parts else None
-        await self._turn.end(AUTH_REQUIRED, message=message)
+        await self._turn.end(core.AUTH_REQUIRED, message=message)
 
     # Streaming
 
@@ -294,7 +278,7 @@ class TaskContext:
         update = status_update(
             self.task_id,
             self.context_id or "",
-            WORKING,
+            core.WORKING,
             self._turn.journal.now(),
             self._said("message", message),
         )
@@ -333,7 +317,7 @@ class TaskContext:
             media_type=media_type,
             filename=filename,
         )
-        artifact = Artifact(
+        artifact = core.Artifact(
             artifact_id=artifact_id,
             parts=[part],
             name=name,
@@ -349,10 +333,10 @@ class TaskContext:
     ) -> None:
         """Send a piece of text; `append=True` for every piece after the first."""
         piece = self._next_piece(text, artifact_id, append, last_chunk)
-        if self._turn.emit("artifact", StreamResponse(artifact_update=piece)):
+        if self._turn.emit("artifact", core.StreamResponse(artifact_update=piece)):
             await self._turn.catch_up()
 
-    def _next_piece(self, text: str, artifact_id: str, append: bool, last_chunk: bool) -> TaskArtifactUpdateEvent:
+    def _next_piece(self, text: str, artifact_id: str, append: bool, last_chunk: bool) -> core.TaskArtifactUpdateEvent:
         """Return a piece of text, if possible as a copy of the last piece, which has been checked.
 
         Checking every piece of a stream anew would cost a tenth of its rate.
@@ -360,7 +344,7 @@ class TaskContext:
         last = self._last_piece
         is_like_last = last is not None and artifact_id == last.artifact.artifact_id
         if last is None or not is_like_last or (type(text), type(append), type(last_chunk)) != (str, bool, bool):
-            artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
+            artifact = core.Artifact(artifact_id=artifact_id, parts=[core.Part(text=text)])
             piece = self._last_piece = self._turn.artifact_update(artifact, append, last_chunk)
             return piece
         part, artifact, piece = shallow_copy(last.artifact.parts[0]), shallow_copy(last.artifact), shallow_copy(last)
@@ -378,8 +362,8 @@ class TaskContext:
         last_chunk: bool = False,
     ) -> None:
         """Send a piece of JSON; `data` is converted as by `complete_json`."""
-        part = Part(data=validation.json_value("data", data), media_type=media_type)
-        artifact = Artifact(artifact_id=artifact_id, parts=[part], metadata={"media_type": media_type})
+        part = core.Part(data=validation.json_value("data", data), media_type=media_type)
+        artifact = core.Artifact(artifact_id=artifact_id, parts=[part], metadata={"media_type": media_type})
         if self._emit(artifact, append, last_chunk):
             await self._turn.catch_up()
 
@@ -399,7 +383,7 @@ class TaskContext:
         """
         self._artifacts_opened += 1
         # Checks the arguments here, and not when the first piece is written.
-        described = Artifact(
+        described = core.Artifact(
             artifact_id=artifact_id or name or f"artifact-{self._artifacts_opened}",
             parts=[],
             name=name,
@@ -457,19 +441,21 @@ class TaskContext:
         if self.context_id is not None:
             await self._turn.remember(value)
 
-    def _emit(self, artifact: Artifact, append: bool, last_chunk: bool) -> bool:
+    def _emit(self, artifact: core.Artifact, append: bool, last_chunk: bool) -> bool:
         """Emit a piece; return whether the caller should `catch_up`."""
         update = self._turn.artifact_update(artifact, append, last_chunk)
-        return self._turn.emit("artifact", StreamResponse(artifact_update=update))
+        return self._turn.emit("artifact", core.StreamResponse(artifact_update=update))
 
-    def _unless_cancelled(self, state: TaskState) -> TaskState:
-        return CANCELED if self._turn.is_cancelled else state
+    def _unless_cancelled(self, state: core.TaskState) -> core.TaskState:
+        return core.CANCELED if self._turn.is_cancelled else state
 
-    def _said(self, name: str, text: str | None) -> Message | None:
+    def _said(self, name: str, text: str | None) -> core.Message | None:
         """Return the argument `name` as a message of the agent."""
         if text is None:
             return None
-        return self._turn.agent_message([Part(text=validation.text(name, text, "write JSON values as text first"))])
+        return self._turn.agent_message(
+            [core.Part(text=validation.text(name, text, "write JSON values as text first"))]
+        )
 
 
 def _schema_of(shape: type) -> dict[str, Any]:
@@ -567,7 +553,7 @@ def _build_part(
     file_url: str | None = None,
     media_type: str | None = None,
     filename: str | None = None,
-) -> Part:
+) -> core.Part:
     """Return the part that these arguments describe. Raise `ValueError` unless exactly one content is given."""
     given = [
         name
@@ -584,7 +570,7 @@ def _build_part(
         raise ValueError(f"give exactly one of text, data, file_bytes and file_url, not {named}")
     if file_bytes is not None and not isinstance(file_bytes, bytes | bytearray | memoryview):
         raise TypeError(f"file_bytes must be bytes, not {type(file_bytes).__name__}; encode text, or pass it as text=")
-    return Part(
+    return core.Part(
         text=validation.optional_text("text", text),
         data=UNSET if data is None else validation.json_value("data", data),
         raw=file_bytes,

@@ -15,18 +15,7 @@ import msgspec
 
 from errands.clock import system_clock, to_iso
 from errands.errors import ConfigurationError, InvalidParamsError
-from errands.model.core import (
-    Artifact,
-    Message,
-    Part,
-    Role,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-    text_of,
-)
+from errands.model import core
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime import validation
 from errands.runtime.journal import new_id
@@ -38,7 +27,7 @@ _MAX_ID_LENGTH = 250
 MAX_REFERRED = 100
 
 #: What an executor may publish.
-Event = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+Event = core.Task | core.Message | core.TaskStatusUpdateEvent | core.TaskArtifactUpdateEvent
 
 #: Returns the overseer of the turn in which an executor runs; set by the runtime.
 turn_overseer: ContextVar[Callable[[], Overseer]] = ContextVar("turn_overseer")
@@ -53,7 +42,7 @@ def _overseen() -> Overseer:
         ) from None
 
 
-async def _no_task(task_id: str) -> Task | None:
+async def _no_task(task_id: str) -> core.Task | None:
     return None
 
 
@@ -85,7 +74,7 @@ class ServerCallContext:
     #: Those of them that the agent's card has.
     activated_extensions: set[str] = field(default_factory=set)
     #: Returns another task of the same caller, or None: `await call_context.get_task(task_id)`.
-    get_task: Callable[[str], Awaitable[Task | None]] = field(default=_no_task, repr=False)
+    get_task: Callable[[str], Awaitable[core.Task | None]] = field(default=_no_task, repr=False)
 
 
 class RequestContext:
@@ -103,8 +92,8 @@ class RequestContext:
         request: SendMessageRequest | None = None,
         task_id: str | None = None,
         context_id: str | None = None,
-        task: Task | None = None,
-        related_tasks: list[Task] | None = None,
+        task: core.Task | None = None,
+        related_tasks: list[core.Task] | None = None,
         task_id_generator: IDGenerator | None = None,
         context_id_generator: IDGenerator | None = None,
     ) -> None:
@@ -120,13 +109,13 @@ class RequestContext:
             message = msgspec.structs.replace(request.message, task_id=task_id, context_id=context_id)
             request = msgspec.structs.replace(request, message=message)
         #: The task as it was when the request came; None when the request is the first of a new task.
-        self.current_task: Task | None = task
+        self.current_task: core.Task | None = task
         #: The identifier of the task; a new task has one, too.
         self.task_id = task_id
         #: The conversation's identifier.
         self.context_id = context_id
         #: The message, with both identifiers filled in.
-        self.message: Message | None = request.message if request else None
+        self.message: core.Message | None = request.message if request else None
         #: The sender's wishes about the reply, or None.
         self.configuration: SendMessageConfiguration | None = request.configuration if request else None
         #: The metadata of the request, beside that of the message.
@@ -140,13 +129,13 @@ class RequestContext:
         #: Other tasks that are related to this request.
         self.related_tasks = list(related_tasks or [])
 
-    def attach_related_task(self, task: Task) -> None:
+    def attach_related_task(self, task: core.Task) -> None:
         """Add a task to `related_tasks`, for example one that was begun to use a tool."""
         self.related_tasks.append(task)
 
     def get_user_input(self, delimiter: str = "\n") -> str:
         """Return the text parts of the message, joined; "" without any."""
-        return text_of(self.message.parts, delimiter) if self.message else ""
+        return core.text_of(self.message.parts, delimiter) if self.message else ""
 
     async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
         """Record that a model was called; see `TaskContext.record_llm`."""
@@ -175,7 +164,7 @@ class RequestContextBuilder(ABC):
         params: SendMessageRequest | None = None,
         task_id: str | None = None,
         context_id: str | None = None,
-        task: Task | None = None,
+        task: core.Task | None = None,
     ) -> RequestContext:
         """Return the context of one execution. An exception fails the task."""
 
@@ -183,7 +172,7 @@ class RequestContextBuilder(ABC):
 class TaskSource(Protocol):
     """Finds the tasks that a message refers to."""
 
-    async def get(self, task_id: str, context: ServerCallContext) -> Task | None: ...
+    async def get(self, task_id: str, context: ServerCallContext) -> core.Task | None: ...
 
 
 class SimpleRequestContextBuilder(RequestContextBuilder):
@@ -211,9 +200,9 @@ class SimpleRequestContextBuilder(RequestContextBuilder):
         params: SendMessageRequest | None = None,
         task_id: str | None = None,
         context_id: str | None = None,
-        task: Task | None = None,
+        task: core.Task | None = None,
     ) -> RequestContext:
-        related: list[Task] = []
+        related: list[core.Task] = []
         if params and self._should_populate_referred_tasks:
             # A client may name any number of tasks, and one task any number of times.
             for referred in list(dict.fromkeys(params.message.reference_task_ids or []))[:MAX_REFERRED]:
@@ -276,20 +265,22 @@ class TaskUpdater:
 
     async def update_status(
         self,
-        state: TaskState,
-        message: Message | None = None,
+        state: core.TaskState,
+        message: core.Message | None = None,
         timestamp: str | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         """Publish a change of state, or a message about the progress."""
-        status = TaskStatus(state=state, message=message, timestamp=timestamp or to_iso(system_clock()))
+        status = core.TaskStatus(state=state, message=message, timestamp=timestamp or to_iso(system_clock()))
         await self.event_queue.enqueue_event(
-            TaskStatusUpdateEvent(task_id=self.task_id, context_id=self.context_id, status=status, metadata=metadata)
+            core.TaskStatusUpdateEvent(
+                task_id=self.task_id, context_id=self.context_id, status=status, metadata=metadata
+            )
         )
 
     async def add_artifact(
         self,
-        parts: list[Part],
+        parts: list[core.Part],
         artifact_id: str | None = None,
         name: str | None = None,
         metadata: dict[str, Any] | None = None,
@@ -298,7 +289,7 @@ class TaskUpdater:
         extensions: list[str] | None = None,
     ) -> None:
         """Publish an artifact or, with `append`, a further piece of one."""
-        artifact = Artifact(
+        artifact = core.Artifact(
             artifact_id=artifact_id or generated(self._artifact_ids, **self._ids),
             parts=parts,
             name=name,
@@ -306,7 +297,7 @@ class TaskUpdater:
             extensions=extensions,
         )
         await self.event_queue.enqueue_event(
-            TaskArtifactUpdateEvent(
+            core.TaskArtifactUpdateEvent(
                 task_id=self.task_id,
                 context_id=self.context_id,
                 artifact=artifact,
@@ -315,45 +306,45 @@ class TaskUpdater:
             )
         )
 
-    async def submit(self, message: Message | None = None) -> None:
+    async def submit(self, message: core.Message | None = None) -> None:
         """Publish that the task is accepted and not begun."""
-        await self.update_status(TaskState.SUBMITTED, message)
+        await self.update_status(core.TaskState.SUBMITTED, message)
 
-    async def start_work(self, message: Message | None = None) -> None:
+    async def start_work(self, message: core.Message | None = None) -> None:
         """Publish that the work begins."""
-        await self.update_status(TaskState.WORKING, message)
+        await self.update_status(core.TaskState.WORKING, message)
 
-    async def complete(self, message: Message | None = None) -> None:
+    async def complete(self, message: core.Message | None = None) -> None:
         """Complete the task."""
-        await self.update_status(TaskState.COMPLETED, message)
+        await self.update_status(core.TaskState.COMPLETED, message)
 
-    async def failed(self, message: Message | None = None) -> None:
+    async def failed(self, message: core.Message | None = None) -> None:
         """End the task as failed; `fail` is another name for it."""
-        await self.update_status(TaskState.FAILED, message)
+        await self.update_status(core.TaskState.FAILED, message)
 
     fail = failed
 
-    async def reject(self, message: Message | None = None) -> None:
+    async def reject(self, message: core.Message | None = None) -> None:
         """Decline the task."""
-        await self.update_status(TaskState.REJECTED, message)
+        await self.update_status(core.TaskState.REJECTED, message)
 
-    async def cancel(self, message: Message | None = None) -> None:
+    async def cancel(self, message: core.Message | None = None) -> None:
         """End the task as canceled."""
-        await self.update_status(TaskState.CANCELED, message)
+        await self.update_status(core.TaskState.CANCELED, message)
 
-    async def requires_input(self, message: Message | None = None) -> None:
+    async def requires_input(self, message: core.Message | None = None) -> None:
         """Ask the user for input; `execute` should return then."""
-        await self.update_status(TaskState.INPUT_REQUIRED, message)
+        await self.update_status(core.TaskState.INPUT_REQUIRED, message)
 
-    async def requires_auth(self, message: Message | None = None) -> None:
+    async def requires_auth(self, message: core.Message | None = None) -> None:
         """Ask for credentials; `execute` returns then, or waits until they have come another way."""
-        await self.update_status(TaskState.AUTH_REQUIRED, message)
+        await self.update_status(core.TaskState.AUTH_REQUIRED, message)
 
-    def new_agent_message(self, parts: list[Part], metadata: dict[str, Any] | None = None) -> Message:
+    def new_agent_message(self, parts: list[core.Part], metadata: dict[str, Any] | None = None) -> core.Message:
         """Return a message of the agent about this task, without publishing it."""
-        return Message(
+        return core.Message(
             message_id=generated(self._message_ids, **self._ids),
-            role=Role.AGENT,
+            role=core.Role.AGENT,
             parts=parts,
             task_id=self.task_id,
             context_id=self.context_id,

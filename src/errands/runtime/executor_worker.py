@@ -11,20 +11,7 @@ import msgspec
 from errands import errors
 from errands.clock import to_iso
 from errands.errors import InvalidAgentResponseError
-from errands.model.core import (
-    PAUSED_STATES,
-    SETTLED_STATES,
-    TERMINAL_STATES,
-    Artifact,
-    Message,
-    Role,
-    StreamResponse,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
+from errands.model import core
 from errands.model.log import EventKind
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime.context import TaskContext
@@ -125,12 +112,12 @@ class ExecutorWorker(TurnWorker):
         finally:
             await queue.close()
         if not turn.ended:
-            await turn.end(TaskState.CANCELED)
+            await turn.end(core.TaskState.CANCELED)
 
     async def _build_context(self, turn: Turn) -> RequestContext:
         ctx, task, scope = TaskContext(turn), turn.stored.task, turn.stored.scope
 
-        async def get_task(task_id: str) -> Task | None:
+        async def get_task(task_id: str) -> core.Task | None:
             try:
                 return own_task((await turn.journal.engine.load(task_id, scope)).task)
             except errors.TaskNotFoundError:
@@ -164,10 +151,10 @@ class ExecutorWorker(TurnWorker):
         return context
 
 
-def _is_untouched(task: Task) -> bool:
+def _is_untouched(task: core.Task) -> bool:
     """Return whether the agent has not written to the task yet, which has its first message only."""
     return (
-        task.status.state is TaskState.SUBMITTED
+        task.status.state is core.TaskState.SUBMITTED
         and task.status.message is None
         and len(task.history or ()) <= 1
         and not task.artifacts
@@ -188,7 +175,7 @@ class TurnQueue(EventQueue):
         self._answered = False
         self._closed = False
         #: The pause that was published last, while nothing has followed it.
-        self.pause: TaskState | None = None
+        self.pause: core.TaskState | None = None
         #: The error of the first invalid event, or with which the executor refused the request; after it the queue
         #: takes no more events.
         self.violation: errors.A2AError | None = None
@@ -214,23 +201,23 @@ class TurnQueue(EventQueue):
                 raise InvalidAgentResponseError(f"a {name} after a Message: a Message is the whole answer")
             if self._turn.ended:
                 raise InvalidAgentResponseError(f"a {name} after a terminal state: the task has ended")
-            if isinstance(event, Message):
+            if isinstance(event, core.Message):
                 if self._task_known:
                     raise InvalidAgentResponseError(
                         "a Message after a Task: send words to a task's user in a TaskStatusUpdateEvent"
                     )
                 message = reread(self._spoken(event))
                 self._answered = True
-                await self._turn.end(TaskState.COMPLETED, message=message, direct=True)
-            elif isinstance(event, TaskArtifactUpdateEvent):
+                await self._turn.end(core.TaskState.COMPLETED, message=message, direct=True)
+            elif isinstance(event, core.TaskArtifactUpdateEvent):
                 self._check_ids(event.task_id, event.context_id)
                 _check_artifact(event.artifact)
                 event = msgspec.structs.replace(event, task_id=self._turn.task_id, context_id=self._turn.context_id)
-                await self._emit("artifact", StreamResponse(artifact_update=event))
-            elif isinstance(event, TaskStatusUpdateEvent):
+                await self._emit("artifact", core.StreamResponse(artifact_update=event))
+            elif isinstance(event, core.TaskStatusUpdateEvent):
                 self._check_ids(event.task_id, event.context_id)
                 await self._status(self._checked(event.status), event.metadata)
-            elif isinstance(event, Task):
+            elif isinstance(event, core.Task):
                 await self._task(event)
             else:
                 raise InvalidAgentResponseError(
@@ -249,31 +236,31 @@ class TurnQueue(EventQueue):
                 f"an event for context {context_id} in the queue of context {self._turn.context_id}"
             )
 
-    async def _status(self, status: TaskStatus, metadata: dict[str, Any] | None = None) -> None:
+    async def _status(self, status: core.TaskStatus, metadata: dict[str, Any] | None = None) -> None:
         turn, state = self._turn, status.state
         update = status_update(turn.task_id, turn.context_id, state, self._now(), status.message, metadata)
-        if state in TERMINAL_STATES:
+        if state in core.TERMINAL_STATES:
             last = reread(update).status_update
             assert last is not None
             await self._after_pause()
             await turn.end(state, message=last.status.message, metadata=last.metadata)
             return
         await self._emit("status", update)
-        self.pause = state if state in PAUSED_STATES else None
+        self.pause = state if state in core.PAUSED_STATES else None
 
-    async def _task(self, task: Task) -> None:
+    async def _task(self, task: core.Task) -> None:
         """Publish what is new in a task, and its status."""
         self._check_ids(task.id, task.context_id)
         status = self._checked(task.status)
         current = self._turn.task
         known = {message.message_id for message in current.history or ()}
         # Those of the user are in the log before the agent sees them.
-        new = (one for one in task.history or () if one.role is Role.AGENT and one.message_id not in known)
+        new = (one for one in task.history or () if one.role is core.Role.AGENT and one.message_id not in known)
         said = [self._spoken(message) for message in new]
         artifacts = new_artifacts(current, task)
         for artifact in artifacts:
             _check_artifact(artifact)
-        settles = status.state in SETTLED_STATES
+        settles = status.state in core.SETTLED_STATES
         if said or task.metadata or not settles:
             shown = msgspec.structs.replace(
                 current,
@@ -281,14 +268,14 @@ class TurnQueue(EventQueue):
                 history=[*(current.history or ()), *said] or None,
                 metadata={**(current.metadata or {}), **(task.metadata or {})} or None,
             )
-            await self._emit("task", StreamResponse(task=shown))
+            await self._emit("task", core.StreamResponse(task=shown))
         for artifact in artifacts:
-            update = TaskArtifactUpdateEvent(self._turn.task_id, self._turn.context_id, artifact)
-            await self._emit("artifact", StreamResponse(artifact_update=update))
+            update = core.TaskArtifactUpdateEvent(self._turn.task_id, self._turn.context_id, artifact)
+            await self._emit("artifact", core.StreamResponse(artifact_update=update))
         if settles:
             await self._status(status)
 
-    async def _emit(self, kind: EventKind, update: StreamResponse) -> None:
+    async def _emit(self, kind: EventKind, update: core.StreamResponse) -> None:
         update = reread(update)
         await self._after_pause()
         self._task_known = True
@@ -301,7 +288,7 @@ class TurnQueue(EventQueue):
             self.pause = None
             await self._turn.catch_up()
 
-    def _spoken(self, message: Message) -> Message:
+    def _spoken(self, message: core.Message) -> core.Message:
         """Return a message as it is added to the task: of the agent, and with all identifiers."""
         self._check_ids(message.task_id, message.context_id)
         if not message.parts:
@@ -309,25 +296,25 @@ class TurnQueue(EventQueue):
         return msgspec.structs.replace(
             message,
             message_id=message.message_id or new_id(),
-            role=Role.AGENT,
+            role=core.Role.AGENT,
             task_id=self._turn.task_id,
             context_id=self._turn.context_id,
         )
 
-    def _checked(self, status: TaskStatus) -> TaskStatus:
+    def _checked(self, status: core.TaskStatus) -> core.TaskStatus:
         """Return a status as it is added to the task, at this server's time."""
-        if status.state is TaskState.UNSPECIFIED:
+        if status.state is core.TaskState.UNSPECIFIED:
             raise InvalidAgentResponseError("a status needs a state")
         message = None if status.message is None else self._spoken(status.message)
-        return TaskStatus(state=status.state, message=message, timestamp=to_iso(self._now()))
+        return core.TaskStatus(state=status.state, message=message, timestamp=to_iso(self._now()))
 
 
-def _check_artifact(artifact: Artifact) -> None:
+def _check_artifact(artifact: core.Artifact) -> None:
     if not artifact.artifact_id:
         raise InvalidAgentResponseError("an Artifact without artifact_id: its pieces could not be put together")
 
 
-def new_artifacts(before: Task, after: Task) -> list[Artifact]:
+def new_artifacts(before: core.Task, after: core.Task) -> list[core.Artifact]:
     """Return the artifacts that were added or changed between two states of a task."""
     known = {artifact.artifact_id: artifact for artifact in before.artifacts or ()}
     return [artifact for artifact in after.artifacts or () if known.get(artifact.artifact_id) != artifact]

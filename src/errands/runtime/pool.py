@@ -15,17 +15,8 @@ from typing import Any
 
 import msgspec
 
-from errands import lifecycle
+from errands import errors, lifecycle
 from errands.engines.base import Engine
-from errands.errors import (
-    ConcurrencyError,
-    DamagedTaskError,
-    ErrandsError,
-    LeaseLostError,
-    StorageError,
-    TaskNotFoundError,
-    TaskTerminalStateError,
-)
 from errands.model.base import shallow_copy
 from errands.model.core import WORKING, StreamResponse, TaskStatusUpdateEvent
 from errands.model.log import LEASE, Change, Lease, RequestOptions, Scope, StoredTask
@@ -389,7 +380,9 @@ class WorkerPool:
         for task_id, scope in self._awaited[:]:
             if task_id in self.running or scope.agent not in self.handlers:
                 continue
-            with suppress(TaskNotFoundError, ConcurrencyError, LeaseLostError, TaskTerminalStateError):
+            with suppress(
+                errors.TaskNotFoundError, errors.ConcurrencyError, errors.LeaseLostError, errors.TaskTerminalStateError
+            ):
                 stored = await self._engine.load(task_id, scope)
                 now = self._engine.clock()
                 if stored.damage or stored.head.due_at is None or stored.head.due_at > now:
@@ -426,7 +419,7 @@ class WorkerPool:
         try:
             while True:
                 if stored.damage:
-                    raise DamagedTaskError(stored.damage)
+                    raise errors.DamagedTaskError(stored.damage)
                 if options is None:
                     options = await stored_options(self._engine, stored)
                 if request_context is None:
@@ -451,19 +444,19 @@ class WorkerPool:
                     return
                 stored = await self._engine.load(execution.task_id, stored.scope)
                 options = request_context = None
-        except (LeaseLostError, TaskTerminalStateError) as error:
+        except (errors.LeaseLostError, errors.TaskTerminalStateError) as error:
             logger.info("task %s is no longer ours: %s", execution.task_id, error)
             self.contexts.forget(execution.task_id)
-        except DamagedTaskError as error:
+        except errors.DamagedTaskError as error:
             logger.error("task %s cannot go on, and ends as failed: %s", execution.task_id, error)
             self.contexts.forget(execution.task_id)
             await self._guarded(self._engine.set_aside(stored, self.leases.worker_id))
-        except StorageError:
+        except errors.StorageError:
             logger.exception("task %s could not be written; its lease will run out", execution.task_id)
         except asyncio.CancelledError:
             if execution.stopped == "drain":
                 # Before the handler was called, or between two calls.
-                with suppress(ErrandsError):
+                with suppress(errors.ErrandsError):
                     await Turn(journal, stored).give_back()
         except Exception:
             logger.exception("task %s could not be run; its lease will run out", execution.task_id)
@@ -589,7 +582,7 @@ class WorkerPool:
     async def _guarded(self, call: Awaitable[Any]) -> None:
         try:
             await call
-        except StorageError as error:
+        except errors.StorageError as error:
             logger.warning("the store did not answer; trying again: %s", error)
         except Exception:
             logger.exception("unexpected error in the background; trying again")
@@ -620,6 +613,6 @@ async def _cancel_by_force(execution: Execution) -> None:
     try:
         if execution.turn is not None and not execution.turn.ended:
             await execution.turn.cancel_by_force()
-    except ErrandsError as error:
+    except errors.ErrandsError as error:
         logger.info("task %s was not canceled by force: %s", execution.task_id, error)
     execution.stop("force")

@@ -10,16 +10,8 @@ import msgspec
 from errands.engines.base import Engine
 from errands.errors import UnavailableError
 from errands.lifecycle import trim
+from errands.model import core
 from errands.model.base import UNREADABLE, encode
-from errands.model.core import (
-    COMPLETED,
-    SETTLED_STATES,
-    StreamResponse,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatusUpdateEvent,
-)
 from errands.model.log import STREAMED_KINDS, Event, StoredTask
 
 if TYPE_CHECKING:
@@ -27,7 +19,7 @@ if TYPE_CHECKING:
 
 _STOPPING = "The server is shutting down; subscribe to the task to see how it goes on"
 
-_decode = msgspec.json.Decoder(StreamResponse).decode
+_decode = msgspec.json.Decoder(core.StreamResponse).decode
 
 
 class StreamItem(NamedTuple):
@@ -61,7 +53,7 @@ class Streams:
         self._keep_alive = keep_alive
 
     def follow(
-        self, stored: StoredTask, until: frozenset[TaskState], first: list[StreamItem], after: int | None = None
+        self, stored: StoredTask, until: frozenset[core.TaskState], first: list[StreamItem], after: int | None = None
     ) -> EventStream:
         """Show `first`, then what happens after version `after`, until the task is in one of the states `until`.
 
@@ -83,7 +75,7 @@ class Streams:
             reader.has_task = False
             return self._follow_choice(reader, submission.stored, first, history_length)
         reader.has_begun = True
-        return self._stream(reader, SETTLED_STATES, first, is_over=submission.settled)
+        return self._stream(reader, core.SETTLED_STATES, first, is_over=submission.settled)
 
     async def first_published(self, stored: StoredTask, timeout: float | None) -> StoredTask:
         """Return the task once the agent has published something about it, or after `timeout` seconds of silence."""
@@ -96,7 +88,7 @@ class Streams:
         return await self._engine.load(stored.task.id, stored.scope)
 
     def _stream(
-        self, reader: _Reader, until: frozenset[TaskState], first: list[StreamItem], *, is_over: bool = False
+        self, reader: _Reader, until: frozenset[core.TaskState], first: list[StreamItem], *, is_over: bool = False
     ) -> EventStream:
         # A stream may last for days, so it keeps neither the task nor what it has shown of it.
         unshown = [first] if first else []
@@ -134,14 +126,14 @@ class Streams:
         self, reader: _Reader, stored: StoredTask, first: list[StreamItem], history_length: int | None
     ) -> EventStream:
         """Hold our task back until the agent has published something, which may be the whole answer."""
-        stream = self._stream(reader, SETTLED_STATES, [])
+        stream = self._stream(reader, core.SETTLED_STATES, [])
         task_id, scope = stored.task.id, stored.scope
 
         async def chosen(batch: list[StreamItem]) -> list[StreamItem]:
             response = _decode(batch[0].data)
             if response.task is not None:
                 return batch
-            if response.status_update is not None and response.status_update.status.state is COMPLETED:
+            if response.status_update is not None and response.status_update.status.state is core.COMPLETED:
                 current = await self._engine.load(task_id, scope)
                 if current.head.direct:
                     return [_answer(current)]
@@ -235,14 +227,14 @@ class _Reader:
 
 def snapshot(stored: StoredTask) -> StreamItem:
     """Return the task as it is now."""
-    return StreamItem(stored.version, encode(StreamResponse(task=stored.task)))
+    return StreamItem(stored.version, encode(core.StreamResponse(task=stored.task)))
 
 
 def _answer(stored: StoredTask) -> StreamItem:
     """Return the task as it is now, or the message that is the whole answer."""
-    if not stored.head.direct or stored.state is not COMPLETED:
+    if not stored.head.direct or stored.state is not core.COMPLETED:
         return snapshot(stored)
-    return StreamItem(stored.version, encode(StreamResponse(message=stored.task.status.message)))
+    return StreamItem(stored.version, encode(core.StreamResponse(message=stored.task.status.message)))
 
 
 def _first_items(submission: Submission) -> list[StreamItem]:
@@ -260,22 +252,22 @@ def _trim_item(item: StreamItem, history_length: int) -> StreamItem:
     response = _decode(item.data)
     if response.task is None:
         return item
-    return item._replace(data=encode(StreamResponse(task=trim(response.task, history_length))))
+    return item._replace(data=encode(core.StreamResponse(task=trim(response.task, history_length))))
 
 
-def _task_in(data: bytes) -> Task:
+def _task_in(data: bytes) -> core.Task:
     task = _decode(data).task
     if task is None:
         raise ValueError("the event is not a task")
     return task
 
 
-def _as_update(task: Task) -> bytes:
+def _as_update(task: core.Task) -> bytes:
     """Return the status of a task that a stream has shown already; its artifacts are separate events."""
-    update = TaskStatusUpdateEvent(
+    update = core.TaskStatusUpdateEvent(
         task_id=task.id, context_id=task.context_id or "", status=task.status, metadata=task.metadata
     )
-    return encode(StreamResponse(status_update=update))
+    return encode(core.StreamResponse(status_update=update))
 
 
 def _as_updates(stored: StoredTask, position: int) -> list[StreamItem]:
@@ -285,16 +277,16 @@ def _as_updates(stored: StoredTask, position: int) -> list[StreamItem]:
     """
     task = stored.task
     artifacts = [
-        TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id or "", artifact=artifact)
+        core.TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id or "", artifact=artifact)
         for artifact in task.artifacts or ()
     ]
     return [
-        *(StreamItem(position, encode(StreamResponse(artifact_update=update))) for update in artifacts),
+        *(StreamItem(position, encode(core.StreamResponse(artifact_update=update))) for update in artifacts),
         StreamItem(stored.version, _as_update(task)),
     ]
 
 
-def _settles(events: list[Event], until: frozenset[TaskState]) -> bool:
+def _settles(events: list[Event], until: frozenset[core.TaskState]) -> bool:
     """Return whether the last status among these events ends the stream."""
     for event in reversed(events):
         if event.kind in ("status", "task"):

@@ -15,46 +15,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from errands import lifecycle
+from errands import errors, lifecycle
 from errands.clock import to_iso
 from errands.engines.base import Engine
-from errands.errors import (
-    ConcurrencyError,
-    ContentTypeNotSupportedError,
-    ContextMismatchError,
-    DuplicateMessageError,
-    InvalidParamsError,
-    LeaseLostError,
-    OverloadedError,
-    PayloadTooLargeError,
-    TaskNotFoundError,
-    TaskTerminalStateError,
-    UnavailableError,
-)
+from errands.model import core, log
 from errands.model.base import encode, shallow_copy
-from errands.model.core import (
-    INPUT_REQUIRED,
-    PAUSED_STATES,
-    SETTLED_STATES,
-    SUBMITTED,
-    TERMINAL_STATES,
-    USER,
-    Message,
-    Part,
-    StreamResponse,
-    Task,
-    TaskStatus,
-)
-from errands.model.log import (
-    NEW,
-    PLAIN,
-    READY,
-    Change,
-    Draft,
-    ListQuery,
-    RequestOptions,
-    StoredTask,
-)
 from errands.model.marks import REVIEW, is_review
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime.call import CallContext
@@ -85,9 +50,9 @@ _MAX_RETRY_AFTER = 30
 class Submission(msgspec.Struct, gc=False):
     """A message that is in the log, and the task it went to."""
 
-    stored: StoredTask
+    stored: log.StoredTask
     #: The events of a new task; none if the message went to an existing one.
-    drafts: list[Draft] = []
+    drafts: list[log.Draft] = []
     #: Whether the message waits for a later turn.
     queued: bool = False
     #: Whether the agent has yet to choose between answering with a message and with a task.
@@ -101,7 +66,7 @@ class Submission(msgspec.Struct, gc=False):
         """
         head = self.stored.head
         waits = self.queued and head.unread > 1 and head.worker
-        return head.state in SETTLED_STATES and not waits
+        return head.state in core.SETTLED_STATES and not waits
 
 
 class Submitter:
@@ -128,7 +93,7 @@ class Submitter:
         self._receipt_window = int(settings.idempotency_window * 1000)
         self._answers_by_context = settings.answer_by_context
 
-    def new_task_id(self, message: Message) -> str:
+    def new_task_id(self, message: core.Message) -> str:
         """Return the identifier for a new task that the message begins."""
         return new_id() if self._identifiers is None else self._identifiers.new_task(message.context_id)
 
@@ -145,14 +110,14 @@ class Submitter:
                 if answered is not None:
                     return answered
             return await self._create(request, call, receipt, task_id)
-        except DuplicateMessageError as error:
+        except errors.DuplicateMessageError as error:
             stored = await call.load(self._engine, error.task_id)
-            return Submission(stored, is_undecided=self._chooses_reply and stored.state is SUBMITTED)
+            return Submission(stored, is_undecided=self._chooses_reply and stored.state is core.SUBMITTED)
 
     def check_open(self) -> None:
         """Raise `UnavailableError` while the server stops."""
         if self._pool.draining:
-            raise UnavailableError("The server is shutting down; send the message again in a moment")
+            raise errors.UnavailableError("The server is shutting down; send the message again in a moment")
 
     async def create(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Submission:
         """Create a task of this id, even while the server stops. Raise `ConcurrencyError` if there is one."""
@@ -168,11 +133,13 @@ class Submitter:
             context_id = new_id() if self._identifiers is None else self._identifiers.new_context(task_id)
         message = shallow_copy(request.message)
         message.task_id, message.context_id = task_id, context_id
-        status = TaskStatus(state=SUBMITTED, timestamp=to_iso(now))
-        task = Task(id=task_id, context_id=context_id, status=status, history=[message])
+        status = core.TaskStatus(state=core.SUBMITTED, timestamp=to_iso(now))
+        task = core.Task(id=task_id, context_id=context_id, status=status, history=[message])
         events = Batch()
-        events.add("task", StreamResponse(task=task))
-        return self._commit(StoredTask(task=task, head=NEW, scope=call.scope), request, call, receipt, events, now)
+        events.add("task", core.StreamResponse(task=task))
+        return self._commit(
+            log.StoredTask(task=task, head=log.NEW, scope=call.scope), request, call, receipt, events, now
+        )
 
     async def _continue(self, request: SendMessageRequest, call: CallContext, receipt: bytes) -> Submission:
         message = request.message
@@ -181,16 +148,16 @@ class Submitter:
             stored = await call.load(self._engine, message.task_id)
             if stored.damage:
                 await self._engine.set_aside(stored)
-                raise TaskTerminalStateError(f"Task {message.task_id} is already failed", taskId=message.task_id)
+                raise errors.TaskTerminalStateError(f"Task {message.task_id} is already failed", taskId=message.task_id)
             check_message(message, self._input_modes)
             check_context(message, stored)
             self._check_room(stored, message)
             joined = msgspec.structs.replace(message, context_id=stored.task.context_id)
             try:
-                if stored.state in PAUSED_STATES and not stored.head.worker and not stored.head.asks:
+                if stored.state in core.PAUSED_STATES and not stored.head.worker and not stored.head.asks:
                     return await self._resume(stored, joined, request, call, receipt)
                 return await self._queue(stored, joined, request, call, receipt)
-            except (ConcurrencyError, LeaseLostError):
+            except (errors.ConcurrencyError, errors.LeaseLostError):
                 continue
 
     async def _answer_in_context(
@@ -203,14 +170,19 @@ class Submitter:
         while (task_id := await self._waiting_in(request.message.context_id or "", call)) is not None:
             try:
                 stored = await call.load(self._engine, task_id)
-                if stored.state is not INPUT_REQUIRED or stored.head.asks:
+                if stored.state is not core.INPUT_REQUIRED or stored.head.asks:
                     continue
                 message = msgspec.structs.replace(request.message, task_id=task_id)
                 self._check_room(stored, message)
                 # An executor that has asked holds its task until it returns.
                 take = self._queue if stored.head.worker else self._resume
                 return await take(stored, message, request, call, receipt)
-            except (ConcurrencyError, LeaseLostError, TaskNotFoundError, TaskTerminalStateError):
+            except (
+                errors.ConcurrencyError,
+                errors.LeaseLostError,
+                errors.TaskNotFoundError,
+                errors.TaskTerminalStateError,
+            ):
                 continue
         return None
 
@@ -219,7 +191,7 @@ class Submitter:
         found: list[str] = []
         token = ""
         while len(found) < 2:
-            query = ListQuery(scope=call.scope, context_id=context_id, state=INPUT_REQUIRED, page_token=token)
+            query = log.ListQuery(scope=call.scope, context_id=context_id, state=core.INPUT_REQUIRED, page_token=token)
             page = await call.list(self._engine, query)
             found += [stored.task.id for stored in page.tasks if not stored.head.asks]
             token = page.next_page_token
@@ -227,22 +199,22 @@ class Submitter:
                 break
         return found[0] if len(found) == 1 else None
 
-    def _check_room(self, stored: StoredTask, message: Message) -> None:
+    def _check_room(self, stored: log.StoredTask, message: core.Message) -> None:
         history = stored.task.history or []
         size = len(encode(history))
-        if size <= self._max_bytes or stored.state in TERMINAL_STATES:
+        if size <= self._max_bytes or stored.state in core.TERMINAL_STATES:
             return
         # A message that was accepted before adds nothing.
         if all(said.message_id != message.message_id for said in history):
-            raise PayloadTooLargeError(
+            raise errors.PayloadTooLargeError(
                 f"The messages of task {stored.task.id} have {size} bytes already, and it takes no more than "
                 f"{self._max_bytes}; go on in a new task of the same context"
             )
 
     async def _resume(
         self,
-        stored: StoredTask,
-        message: Message,
+        stored: log.StoredTask,
+        message: core.Message,
         request: SendMessageRequest,
         call: CallContext,
         receipt: bytes,
@@ -250,15 +222,15 @@ class Submitter:
         """Submit a paused task again, with the answer to its question."""
         now = self._journal.now()
         events = Batch()
-        events.add("status", status_update(stored.task.id, stored.task.context_id or "", SUBMITTED, now))
-        events.add("message", StreamResponse(message=message))
+        events.add("status", status_update(stored.task.id, stored.task.context_id or "", core.SUBMITTED, now))
+        events.add("message", core.StreamResponse(message=message))
         task = lifecycle.fold_updates(stored.task, events.updates)
-        resumed = StoredTask(task=task, head=stored.head, scope=stored.scope)
+        resumed = log.StoredTask(task=task, head=stored.head, scope=stored.scope)
         return await self._commit(resumed, request, call, receipt, events, now)
 
     async def _commit(
         self,
-        stored: StoredTask,
+        stored: log.StoredTask,
         request: SendMessageRequest,
         call: CallContext,
         receipt: bytes,
@@ -267,10 +239,10 @@ class Submitter:
     ) -> Submission:
         """Commit a task that has something to do; the pool runs it at once if there is room."""
         options = self._options_of(request, call)
-        if options is not PLAIN and not options.is_plain:
-            events.drafts.append(Draft("request", encode(options)))
+        if options is not log.PLAIN and not options.is_plain:
+            events.drafts.append(log.Draft("request", encode(options)))
         is_new, task = not stored.head.version, stored.task
-        change = Change(
+        change = log.Change(
             task_id=task.id,
             scope=call.scope,
             events=events.drafts,
@@ -278,8 +250,8 @@ class Submitter:
             receipt=receipt,
             receipt_since=now - self._receipt_window,
             at=now,
-            state=SUBMITTED,
-            work=READY,
+            state=core.SUBMITTED,
+            work=log.READY,
             due_at=now,
             unread=1,
             context_id=task.context_id or "",
@@ -299,25 +271,25 @@ class Submitter:
 
     async def _queue(
         self,
-        stored: StoredTask,
-        message: Message,
+        stored: log.StoredTask,
+        message: core.Message,
         request: SendMessageRequest,
         call: CallContext,
         receipt: bytes,
     ) -> Submission:
         """Add the message to a task that is at work or waits for a review; it waits for the next turn."""
         if stored.head.unread >= MAX_WAITING:
-            raise OverloadedError(
+            raise errors.OverloadedError(
                 f"{stored.head.unread} messages wait in task {stored.task.id} already; "
                 "send this one again when some of them have been dealt with",
                 retry_after=60,
             )
         now = self._journal.now()
         options = self._options_of(request, call)
-        drafts = [Draft("message", encode(StreamResponse(message=message)))]
+        drafts = [log.Draft("message", encode(core.StreamResponse(message=message)))]
         if not options.is_plain:
-            drafts.append(Draft("request", encode(options)))
-        change = Change(
+            drafts.append(log.Draft("request", encode(options)))
+        change = log.Change(
             task_id=stored.task.id,
             scope=call.scope,
             events=drafts,
@@ -330,24 +302,24 @@ class Submitter:
             at=now,
             unread=1,
         )
-        if stored.state in TERMINAL_STATES:
+        if stored.state in core.TERMINAL_STATES:
             # The terminal guard refuses it, but only after a repeated message has been recognised.
-            change = msgspec.structs.replace(change, state=SUBMITTED)
+            change = msgspec.structs.replace(change, state=core.SUBMITTED)
         with self._pool.keeping_context(stored.task.id, message.message_id, call.request_context):
             await self._journal.commit(change)
         stored = await self._engine.load(stored.task.id, call.scope)
         return Submission(stored, queued=True)
 
-    def _options_of(self, request: SendMessageRequest, call: CallContext) -> RequestOptions:
+    def _options_of(self, request: SendMessageRequest, call: CallContext) -> log.RequestOptions:
         """Return what the sender asked for beside the message; only executors are shown all of it."""
         configuration = request.configuration
         depth = call.depth or (delegation_depth(request.message.metadata) if request.message.metadata else 0)
         if configuration is None:
             if not (request.metadata or call.extensions or call.parent or call.email or depth):
-                return PLAIN
+                return log.PLAIN
             configuration = SendMessageConfiguration()
         is_executor = self._chooses_reply
-        return RequestOptions(
+        return log.RequestOptions(
             message_id=request.message.message_id,
             accepted_output_modes=configuration.accepted_output_modes or [],
             metadata=request.metadata or {},
@@ -375,7 +347,7 @@ class Backpressure:
         self._age = 0.0
         self._is_behind = False
 
-    async def admit(self, change: Change) -> None:
+    async def admit(self, change: log.Change) -> None:
         """Raise `OverloadedError` if the change makes a new task, and the queue is too far behind for it.
 
         A message that was accepted before still finds its task: that raises `DuplicateMessageError`.
@@ -393,7 +365,7 @@ class Backpressure:
                 self._age,
             )
         # The receipt is checked first, and the version always fails: the task does not exist.
-        known = Change(
+        known = log.Change(
             task_id=change.task_id,
             scope=change.scope,
             expected=1,
@@ -401,9 +373,9 @@ class Backpressure:
             receipt_since=change.receipt_since,
             at=change.at,
         )
-        with suppress(ConcurrencyError):
+        with suppress(errors.ConcurrencyError):
             await self._engine.commit(known)
-        raise OverloadedError(
+        raise errors.OverloadedError(
             f"Tasks of this agent have waited for {self._age:.0f} s to be taken up, so no new one is accepted now; "
             "send the message again later",
             retry_after=min(max(math.ceil(self._age - self._max_age), 1), _MAX_RETRY_AFTER),
@@ -418,37 +390,39 @@ class Backpressure:
         return self._age
 
 
-def check_context(message: Message, stored: StoredTask) -> None:
+def check_context(message: core.Message, stored: log.StoredTask) -> None:
     """Raise `ContextMismatchError` if the message names another context than that of its task."""
     if message.context_id and message.context_id != stored.task.context_id:
-        raise ContextMismatchError(
+        raise errors.ContextMismatchError(
             f"Task {message.task_id} belongs to another context than {message.context_id}", field="message.contextId"
         )
 
 
-def check_message(message: Message, input_modes: list[str]) -> None:
+def check_message(message: core.Message, input_modes: list[str]) -> None:
     """Raise `InvalidParamsError` or `ContentTypeNotSupportedError` for a message that the agent does not accept."""
-    if message.role is not USER:
-        raise InvalidParamsError("message.role must be ROLE_USER", field="message.role")
+    if message.role is not core.USER:
+        raise errors.InvalidParamsError("message.role must be ROLE_USER", field="message.role")
     if message.metadata and is_review(message):
-        raise InvalidParamsError(
+        raise errors.InvalidParamsError(
             f"message.metadata must not have the key {REVIEW}: only the server sets it", field="message.metadata"
         )
     if message.context_id and len(message.context_id.encode("utf-8", "replace")) > MAX_CONTEXT_ID:
-        raise InvalidParamsError(f"message.contextId has more than {MAX_CONTEXT_ID} bytes", field="message.contextId")
+        raise errors.InvalidParamsError(
+            f"message.contextId has more than {MAX_CONTEXT_ID} bytes", field="message.contextId"
+        )
     for index, part in enumerate(message.parts):
         if part.text is not None and part.media_type is None and "text/plain" in input_modes:
             continue  # nearly every part
         media_type = media_type_of(part)
         if media_type is not None and media_type not in input_modes and not _matches(media_type, input_modes):
-            raise ContentTypeNotSupportedError(
+            raise errors.ContentTypeNotSupportedError(
                 f"This agent does not accept {media_type}; it accepts {', '.join(input_modes)}",
                 mediaType=media_type,
                 part=index,
             )
 
 
-def media_type_of(part: Part) -> str | None:
+def media_type_of(part: core.Part) -> str | None:
     """Return the type that the part names or that follows from its content, or None if it is unknown."""
     if part.media_type:
         return part.media_type.partition(";")[0].strip().lower()
@@ -466,7 +440,7 @@ def _matches(media_type: str, modes: list[str]) -> bool:
     return any(mode.lower() in (media_type, family, "*/*", "*") for mode in modes)
 
 
-def receipt_of(message: Message) -> bytes:
+def receipt_of(message: core.Message) -> bytes:
     """Return the digest by which a message that is sent again is recognised.
 
     Engines keep receipts apart by scope, so the same message of another caller is another message.

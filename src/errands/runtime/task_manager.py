@@ -7,35 +7,11 @@ from typing import Any
 
 import msgspec
 
+from errands import errors
 from errands.clock import from_iso
 from errands.engines.subscriptions import Expectation
-from errands.errors import (
-    InvalidParamsError,
-    UnsupportedOperationError,
-)
 from errands.lifecycle import trim
-from errands.model.core import (
-    COMPLETED,
-    SETTLED_STATES,
-    TERMINAL_STATES,
-    UNSPECIFIED,
-    Task,
-    TaskState,
-)
-from errands.model.log import (
-    ListQuery,
-    Scope,
-    StoredTask,
-)
-from errands.model.requests import (
-    CancelTaskRequest,
-    GetTaskRequest,
-    ListTasksRequest,
-    ListTasksResponse,
-    SendMessageRequest,
-    SendMessageResponse,
-    SubscribeToTaskRequest,
-)
+from errands.model import core, log, requests
 from errands.runtime.call import CallContext
 from errands.runtime.cancellation import Canceler
 from errands.runtime.executor import Identifiers
@@ -45,7 +21,7 @@ from errands.runtime.streams import EventStream, Streams, snapshot
 from errands.runtime.submission import Submission, Submitter
 from errands.runtime.validation import own_task
 
-Tasks = list[Task]
+Tasks = list[core.Task]
 
 #: Tasks that `TaskStore.list` reads at a time.
 _PAGE = 100
@@ -73,20 +49,26 @@ class TaskManager:
 
     # SendMessage, SendStreamingMessage
 
-    def send_message(self, request: SendMessageRequest, call: CallContext) -> Coroutine[Any, Any, SendMessageResponse]:
+    def send_message(
+        self, request: requests.SendMessageRequest, call: CallContext
+    ) -> Coroutine[Any, Any, requests.SendMessageResponse]:
         """Submit the message and, unless the client wants to return immediately, wait until its turn has ended."""
         if request.message.task_id:
             return self._send_to_task(request, call)
         return self._send(request, call, self._submitter.new_task_id(request.message))
 
-    async def _send_to_task(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
+    async def _send_to_task(
+        self, request: requests.SendMessageRequest, call: CallContext
+    ) -> requests.SendMessageResponse:
         """Do what `send_message` does for a message that names its task."""
         return await self._send(request, call, request.message.task_id or "")
 
-    async def _send(self, request: SendMessageRequest, call: CallContext, task_id: str) -> SendMessageResponse:
+    async def _send(
+        self, request: requests.SendMessageRequest, call: CallContext, task_id: str
+    ) -> requests.SendMessageResponse:
         configuration = request.configuration
         # Expected before the message is submitted, so that no change is missed.
-        with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
+        with self._engine.expect(task_id, call.scope, core.SETTLED_STATES) as expectation:
             if request.message.task_id:
                 submission = await self._continue(request, call)
             else:
@@ -105,24 +87,24 @@ class TaskManager:
                     stored = settled or await self._engine.load(stored.task.id, call.scope)
             elif submission.is_undecided:
                 stored = await self._streams.first_published(stored, self._settings.blocking_timeout)
-        if stored.head.direct and stored.head.state is COMPLETED:
-            return SendMessageResponse(message=stored.task.status.message)
+        if stored.head.direct and stored.head.state is core.COMPLETED:
+            return requests.SendMessageResponse(message=stored.task.status.message)
         if configuration is None:
-            return SendMessageResponse(task=stored.task)
-        return SendMessageResponse(task=trim(stored.task, configuration.history_length))
+            return requests.SendMessageResponse(task=stored.task)
+        return requests.SendMessageResponse(task=trim(stored.task, configuration.history_length))
 
-    async def _continue(self, request: SendMessageRequest, call: CallContext) -> Submission:
+    async def _continue(self, request: requests.SendMessageRequest, call: CallContext) -> Submission:
         """Submit a message to the task that it names."""
         return await self._submitter.submit(request, call, request.message.task_id or "")
 
-    async def _wait_elsewhere(self, submission: Submission, call: CallContext) -> StoredTask | None:
+    async def _wait_elsewhere(self, submission: Submission, call: CallContext) -> log.StoredTask | None:
         """Wait for a task that existed before: the message was sent before, or answers a task by its context."""
         task_id = submission.stored.task.id
-        with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
+        with self._engine.expect(task_id, call.scope, core.SETTLED_STATES) as expectation:
             submission.stored = await call.load(self._engine, task_id)
             return submission.stored if submission.settled else await self._wait(submission, expectation)
 
-    async def _wait(self, submission: Submission, expectation: Expectation) -> StoredTask | None:
+    async def _wait(self, submission: Submission, expectation: Expectation) -> log.StoredTask | None:
         """Return the task once the turn of a queued message has ended; None if the time is up."""
         while True:
             settled = await expectation.wait(submission.stored.version, self._settings.blocking_timeout)
@@ -132,47 +114,47 @@ class TaskManager:
             if submission.settled:
                 return settled
 
-    async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
+    async def send_streaming_message(self, request: requests.SendMessageRequest, call: CallContext) -> EventStream:
         """Submit the message, and show the task and everything that happens until the turn has ended."""
         if request.message.task_id:
             return await self._stream_to_task(request, call)
         submission = await self._submitter.submit(request, call, self._submitter.new_task_id(request.message))
         return self._follow(submission, request)
 
-    async def _stream_to_task(self, request: SendMessageRequest, call: CallContext) -> EventStream:
+    async def _stream_to_task(self, request: requests.SendMessageRequest, call: CallContext) -> EventStream:
         """Do what `send_streaming_message` does for a message that names its task."""
         return self._follow(await self._continue(request, call), request)
 
-    def _follow(self, submission: Submission, request: SendMessageRequest) -> EventStream:
+    def _follow(self, submission: Submission, request: requests.SendMessageRequest) -> EventStream:
         length = request.configuration.history_length if request.configuration else None
         return self._streams.follow_submission(submission, length)
 
     # GetTask, ListTasks
 
-    async def get_task(self, request: GetTaskRequest, call: CallContext) -> Task:
+    async def get_task(self, request: requests.GetTaskRequest, call: CallContext) -> core.Task:
         """Return the task, with as much of its history as was asked for. Raise `TaskNotFoundError`."""
         return trim((await self._load(request.id, call)).task, request.history_length)
 
-    async def _load(self, task_id: str, call: CallContext) -> StoredTask:
+    async def _load(self, task_id: str, call: CallContext) -> log.StoredTask:
         """Return the caller's task as the caller may see it. Raise `TaskNotFoundError`."""
         return await call.load(self._engine, task_id)
 
-    async def list_tasks(self, request: ListTasksRequest, call: CallContext) -> ListTasksResponse:
+    async def list_tasks(self, request: requests.ListTasksRequest, call: CallContext) -> requests.ListTasksResponse:
         """Return one page of the caller's tasks. Raise `InvalidParamsError` for an invalid time or token."""
         after = None
         if request.status_timestamp_after:
             try:
                 after = from_iso(request.status_timestamp_after)
             except (ValueError, OverflowError):
-                raise InvalidParamsError(
+                raise errors.InvalidParamsError(
                     "statusTimestampAfter must be an ISO 8601 time such as 2026-01-31T12:00:00Z",
                     field="statusTimestampAfter",
                 ) from None
         size = request.page_size or 50
-        query = ListQuery(
+        query = log.ListQuery(
             scope=call.scope,
             context_id=request.context_id or None,
-            state=None if request.status in (None, UNSPECIFIED) else request.status,
+            state=None if request.status in (None, core.UNSPECIFIED) else request.status,
             status_after=after,
             page_size=size,
             page_token=request.page_token or "",
@@ -184,28 +166,28 @@ class TaskManager:
             tasks = [msgspec.structs.replace(task, artifacts=task.artifacts or []) for task in tasks]
         else:
             tasks = [msgspec.structs.replace(task, artifacts=None) for task in tasks]
-        return ListTasksResponse(
+        return requests.ListTasksResponse(
             tasks=tasks, next_page_token=page.next_page_token, page_size=size, total_size=page.total_size
         )
 
     # CancelTask
 
-    async def cancel_task(self, request: CancelTaskRequest, call: CallContext) -> Task:
+    async def cancel_task(self, request: requests.CancelTaskRequest, call: CallContext) -> core.Task:
         """Cancel a task that does not run at once; ask a running worker, and force it after the grace period."""
         return await self._canceler.cancel(request.id, call)
 
     # SubscribeToTask
 
-    async def subscribe_to_task(self, request: SubscribeToTaskRequest, call: CallContext) -> EventStream:
+    async def subscribe_to_task(self, request: requests.SubscribeToTaskRequest, call: CallContext) -> EventStream:
         """Show the task and what happens until it has ended; with `Last-Event-ID`, what was missed and what follows."""
         stored = await self._load(request.id, call)
         after = call.last_event_id
-        until = SETTLED_STATES if call.ends_at_pause else TERMINAL_STATES
+        until = core.SETTLED_STATES if call.ends_at_pause else core.TERMINAL_STATES
         if after is not None and after <= stored.version and not stored.damage:
             return self._streams.follow(stored, until, [], after)
         # A client that was cut off learns how a damaged task ended; the log may not say so.
-        if stored.state in TERMINAL_STATES and (after is None or not stored.damage):
-            raise UnsupportedOperationError(
+        if stored.state in core.TERMINAL_STATES and (after is None or not stored.damage):
+            raise errors.UnsupportedOperationError(
                 f"Task is already {stored.state.short}: there is nothing to wait for; get the task instead",
                 taskId=request.id,
             )
@@ -218,7 +200,7 @@ class TaskStore:
     What clients see, without HTTP and middleware. All methods return copies.
     """
 
-    def __init__(self, tasks: TaskManager, scope: Scope) -> None:
+    def __init__(self, tasks: TaskManager, scope: log.Scope) -> None:
         self._tasks = tasks
         self._scope = scope
 
@@ -227,14 +209,14 @@ class TaskStore:
         return TaskStore(self._tasks, self._scope._replace(owner=owner, tenant=tenant))
 
     async def list(
-        self, *, context_id: str | None = None, state: TaskState | None = None, limit: int | None = None
+        self, *, context_id: str | None = None, state: core.TaskState | None = None, limit: int | None = None
     ) -> Tasks:
         """Return all tasks, or those of one context or in one state, the latest change first; at most `limit`."""
         found: Tasks = []
         token = ""
         while limit is None or len(found) < limit:
             page = await self._tasks.list_tasks(
-                ListTasksRequest(
+                requests.ListTasksRequest(
                     context_id=context_id,
                     status=state,
                     page_size=_PAGE,
@@ -249,13 +231,13 @@ class TaskStore:
                 break
         return found[:limit]
 
-    async def get(self, task_id: str) -> Task:
+    async def get(self, task_id: str) -> core.Task:
         """Return one task. Raise `TaskNotFoundError`."""
-        return own_task(await self._tasks.get_task(GetTaskRequest(id=task_id), self._call))
+        return own_task(await self._tasks.get_task(requests.GetTaskRequest(id=task_id), self._call))
 
-    async def cancel(self, task_id: str) -> Task:
+    async def cancel(self, task_id: str) -> core.Task:
         """Return the task once it is canceled. Raise `TaskNotFoundError` and `TaskNotCancelableError`."""
-        return own_task(await self._tasks.cancel_task(CancelTaskRequest(id=task_id), self._call))
+        return own_task(await self._tasks.cancel_task(requests.CancelTaskRequest(id=task_id), self._call))
 
     @property
     def _call(self) -> CallContext:

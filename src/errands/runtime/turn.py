@@ -14,34 +14,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from errands import lifecycle
-from errands.errors import (
-    ConcurrencyError,
-    ConfigurationError,
-    DamagedTaskError,
-    LeaseLostError,
-    StorageError,
-    TaskTerminalStateError,
-    TurnError,
-)
+from errands import errors, lifecycle
+from errands.model import core
 from errands.model.base import encode
-from errands.model.core import (
-    CANCELED,
-    COMPLETED,
-    FAILED,
-    PAUSED_STATES,
-    SUBMITTED,
-    TERMINAL_STATES,
-    WORKING,
-    Artifact,
-    Message,
-    Part,
-    Role,
-    StreamResponse,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-)
 from errands.model.log import IDLE, KEEP, PLAIN, READY, Change, Draft, EventKind, RequestOptions, StoredTask
 from errands.model.marks import is_review
 from errands.runtime.dependencies import DependencyContainer
@@ -73,9 +48,9 @@ class _CancelRequestedError(Exception):
 class Ending(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """How a turn is to end."""
 
-    state: TaskState
-    message: Message | None = None
-    artifacts: Sequence[TaskArtifactUpdateEvent] = ()
+    state: core.TaskState
+    message: core.Message | None = None
+    artifacts: Sequence[core.TaskArtifactUpdateEvent] = ()
     metadata: dict[str, Any] | None = None
     direct: bool = False
     #: The state was emitted already.
@@ -148,7 +123,7 @@ class Turn:
         #: Emitted, and not yet on its way.
         self._pending: Batch | None = None
         #: Being written.
-        self._underway: Sequence[StreamResponse] = ()
+        self._underway: Sequence[core.StreamResponse] = ()
         self._writing = False
         self._failure: Exception | None = None
         #: Whether other events than artifacts were emitted.
@@ -174,7 +149,7 @@ class Turn:
         self._unread = stored.head.unread
         self._cancel_requested = stored.head.cancel_requested
         #: Durable, and not yet in `_task`.
-        self._updates: list[StreamResponse] = []
+        self._updates: list[core.StreamResponse] = []
         #: Whether another writer wrote in between, so that `_task` is not complete.
         self._stale = False
 
@@ -200,7 +175,9 @@ class Turn:
         """Return the overseer of the turn. With a policy it is made when the turn begins, else for the first record."""
         if self.overseer is None:
             if self._oversight is None:
-                raise ConfigurationError("a context without a server keeps no records; test with errands.testing")
+                raise errors.ConfigurationError(
+                    "a context without a server keeps no records; test with errands.testing"
+                )
             self.overseer = self._oversight.oversee(self)
         return self.overseer
 
@@ -234,12 +211,12 @@ class Turn:
     # Writing
 
     @property
-    def task(self) -> Task:
+    def task(self) -> core.Task:
         """The task as this turn knows it, with what was emitted and is not yet durable."""
         unwritten = [*self._underway, *([] if self._pending is None else self._pending.updates)]
         return lifecycle.fold_updates(self._task, [*self._updates, *unwritten])
 
-    def emit(self, kind: EventKind, update: StreamResponse, *, approved: bool = False) -> bool:
+    def emit(self, kind: EventKind, update: core.StreamResponse, *, approved: bool = False) -> bool:
         """Put an event into the window, and return whether the window is full and the caller should `catch_up`.
 
         The overseer may hold the event back, unless it has `approved` it. Raises `TypeError` or `ValueError` for an
@@ -257,7 +234,7 @@ class Turn:
         begins = piece is not None and piece.artifact.artifact_id not in self._artifacts
         if begins and piece is not None and piece.append:
             # The first piece of an artifact begins it, whatever its author says: clients drop other pieces.
-            update = StreamResponse(artifact_update=msgspec.structs.replace(piece, append=False))
+            update = core.StreamResponse(artifact_update=msgspec.structs.replace(piece, append=False))
             data = encode(update)
         pending = self._pending
         if pending is None or self.ended or self._failure is not None:
@@ -271,7 +248,7 @@ class Turn:
         pending.size += len(data)
         return len(pending.drafts) >= WINDOW_EVENTS or pending.size >= WINDOW_BYTES
 
-    def tell(self, update: StreamResponse) -> None:
+    def tell(self, update: core.StreamResponse) -> None:
         """Show an event to readers in this process, without storing it."""
         self._check_open()
         self.journal.engine.tell(self.task_id, encode(update))
@@ -284,14 +261,14 @@ class Turn:
     def refusal(self) -> Exception | None:
         """The reason why the handler has lost its task, for example to another process; None while it has not."""
         if self._is_forced:
-            return TaskTerminalStateError(f"Task {self.task_id} was canceled by force", taskId=self.task_id)
+            return errors.TaskTerminalStateError(f"Task {self.task_id} was canceled by force", taskId=self.task_id)
         return self._failure
 
     def _check_open(self) -> None:
         if (refusal := self.refusal) is not None:
             raise refusal
         if self.ended:
-            raise TurnError(ALREADY_ENDED)
+            raise errors.TurnError(ALREADY_ENDED)
 
     async def remember(self, context: bytes) -> None:
         """Keep a value for the task's conversation; durable when this returns."""
@@ -364,7 +341,7 @@ class Turn:
         )
         try:
             head = await self.journal.commit(change, self._state)
-        except ConcurrencyError:
+        except errors.ConcurrencyError:
             self._stale = True
             await self._write(pending)
             return
@@ -378,7 +355,7 @@ class Turn:
         self._stale = self._stale or head.version != self._version + len(drafts)
         self._version = head.version
 
-    def _state_after(self, updates: Sequence[StreamResponse]) -> TaskState | None:
+    def _state_after(self, updates: Sequence[core.StreamResponse]) -> core.TaskState | None:
         """Return the state after these events, or None if they change neither the state nor its message."""
         state, new = self._state, None
         for update in updates:
@@ -390,15 +367,15 @@ class Turn:
     async def _refresh(self) -> None:
         stored = await self.journal.engine.load(self.task_id, self._scope)
         if stored.damage:
-            raise DamagedTaskError(stored.damage)
+            raise errors.DamagedTaskError(stored.damage)
         self._view(stored)
 
     def end(
         self,
-        state: TaskState,
+        state: core.TaskState,
         *,
-        message: Message | None = None,
-        artifacts: Sequence[TaskArtifactUpdateEvent] = (),
+        message: core.Message | None = None,
+        artifacts: Sequence[core.TaskArtifactUpdateEvent] = (),
         metadata: dict[str, Any] | None = None,
         direct: bool = False,
         announced: bool = False,
@@ -430,7 +407,7 @@ class Turn:
         """End the turn without asking the overseer."""
         if self.ended:
             self._check_open()
-        if ending.state is CANCELED and self.expired is not None:
+        if ending.state is core.CANCELED and self.expired is not None:
             for record in self.expired.records:
                 self.note(record)
             ending = Ending(state=self.expired.state, message=self.expired.message)
@@ -451,18 +428,18 @@ class Turn:
             raise
         self._pending = None
         self.settled = True
-        self.ends_task = state in TERMINAL_STATES and not self.continues
+        self.ends_task = state in core.TERMINAL_STATES and not self.continues
 
     async def cancel_by_force(self) -> None:
         """End the task as canceled; what the handler writes from now on raises `TaskTerminalStateError`."""
         self._is_forced = True
         try:
-            await self.end(CANCELED)
+            await self.end(core.CANCELED)
         except BaseException:
             self._is_forced = False
             raise
 
-    async def rest(self, state: TaskState) -> bool:
+    async def rest(self, state: core.TaskState) -> bool:
         """End the turn in the pause that was emitted last, or go on with the next message if one waits.
 
         Return False if the task is to be canceled: then the turn has not ended yet.
@@ -482,7 +459,7 @@ class Turn:
             flusher.cancel()
             self._flusher = None
 
-    async def _close(self, ending: Ending, last: StreamResponse | None, now: int) -> bool:
+    async def _close(self, ending: Ending, last: core.StreamResponse | None, now: int) -> bool:
         """Write the last events of the turn; return False if another writer has written meanwhile.
 
         `last` is the status that ends the turn, None if it was emitted.
@@ -494,11 +471,11 @@ class Turn:
         state, asks = ending.state, ending.asks
         events = Batch() if self._pending is None else self._pending.copy()
         for artifact in ending.artifacts:
-            events.add("artifact", StreamResponse(artifact_update=artifact))
-        self.continues = not asks and self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
+            events.add("artifact", core.StreamResponse(artifact_update=artifact))
+        self.continues = not asks and self._unread > 1 and (state is core.COMPLETED or state in core.PAUSED_STATES)
         if self.continues:
             self._carry_on(state, last, now, events)
-            state = WORKING
+            state = core.WORKING
         elif last is not None:
             events.add("status", last)
         updates = events.updates
@@ -519,19 +496,19 @@ class Turn:
         )
         try:
             await self.journal.commit(change, self._state)
-        except ConcurrencyError:
+        except errors.ConcurrencyError:
             return False
         return True
 
-    def _carry_on(self, state: TaskState, last: StreamResponse | None, now: int, events: Batch) -> None:
+    def _carry_on(self, state: core.TaskState, last: core.StreamResponse | None, now: int, events: Batch) -> None:
         """Add what keeps the task at work on the next message; what was said joins the history."""
-        if state in PAUSED_STATES:
+        if state in core.PAUSED_STATES:
             if last is not None:
                 events.add("status", last)
-            events.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
+            events.add("status", status_update(self.task_id, self.context_id, core.SUBMITTED, now))
         elif last is not None and last.status_update is not None and last.status_update.status.message is not None:
-            events.add("message", StreamResponse(message=last.status_update.status.message))
-        events.add("status", status_update(self.task_id, self.context_id, WORKING, now))
+            events.add("message", core.StreamResponse(message=last.status_update.status.message))
+        events.add("status", status_update(self.task_id, self.context_id, core.WORKING, now))
 
     async def reopen(self) -> bool:
         """Read the log after an interrupted `end`, and return whether the turn still has to be ended."""
@@ -549,14 +526,14 @@ class Turn:
         """End the task as failed in the runtime's own words; nothing that was held back is shown."""
         self.overseer = None
         await self.recover()
-        message = self.agent_message([Part(text=reason)])
-        await self.end(CANCELED if self.is_cancelled else FAILED, message=message)
+        message = self.agent_message([core.Part(text=reason)])
+        await self.end(core.CANCELED if self.is_cancelled else core.FAILED, message=message)
 
     def artifact_update(
-        self, artifact: Artifact, append: bool = False, last_chunk: bool = False
-    ) -> TaskArtifactUpdateEvent:
+        self, artifact: core.Artifact, append: bool = False, last_chunk: bool = False
+    ) -> core.TaskArtifactUpdateEvent:
         """Return the event that an artifact, or a piece of one, is there."""
-        return TaskArtifactUpdateEvent(
+        return core.TaskArtifactUpdateEvent(
             task_id=self.task_id,
             context_id=self.context_id,
             artifact=artifact,
@@ -564,11 +541,11 @@ class Turn:
             last_chunk=last_chunk,
         )
 
-    def agent_message(self, parts: list[Part], metadata: dict[str, Any] | None = None) -> Message:
+    def agent_message(self, parts: list[core.Part], metadata: dict[str, Any] | None = None) -> core.Message:
         """Return a new message of the agent in this task."""
-        return Message(
+        return core.Message(
             message_id=new_id(),
-            role=Role.AGENT,
+            role=core.Role.AGENT,
             parts=parts,
             task_id=self.task_id,
             context_id=self.context_id or None,
@@ -577,7 +554,9 @@ class Turn:
 
     async def recover(self) -> None:
         """Drop a window that could not be written because of a bug, so that the turn can still be ended."""
-        if self._failure is None or isinstance(self._failure, LeaseLostError | TaskTerminalStateError | StorageError):
+        if self._failure is None or isinstance(
+            self._failure, errors.LeaseLostError | errors.TaskTerminalStateError | errors.StorageError
+        ):
             return
         await self.reopen()
 
@@ -614,10 +593,10 @@ def current_position(stored: StoredTask) -> int:
     history = stored.task.history or []
     if len(history) == 1:
         return 0
-    if stored.head.unread <= 1 and history and history[-1].role is Role.USER and not is_review(history[-1]):
+    if stored.head.unread <= 1 and history and history[-1].role is core.Role.USER and not is_review(history[-1]):
         return len(history) - 1
-    positions = [i for i, m in enumerate(history) if m.role is not Role.AGENT and not is_review(m)]
+    positions = [i for i, m in enumerate(history) if m.role is not core.Role.AGENT and not is_review(m)]
     unread = max(stored.head.unread, 1)
     if unread > len(positions):
-        raise DamagedTaskError(f"{unread} messages wait for a turn, and its history has {len(positions)}")
+        raise errors.DamagedTaskError(f"{unread} messages wait for a turn, and its history has {len(positions)}")
     return positions[-unread]

@@ -11,18 +11,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from errands.errors import ConfigurationError
+from errands.model import card
 from errands.model.base import encode
-from errands.model.card import (
-    AgentCapabilities,
-    AgentCard,
-    AgentCardSignature,
-    AgentExtension,
-    AgentInterface,
-    AgentProvider,
-    AgentSkill,
-    SecurityRequirement,
-    StringList,
-)
 from errands.model.card_config import AgentCardConfig, SkillConfig
 from errands.runtime.settings import Settings
 from errands.server.asgi import Header, HttpExchange, IncomingRequest, host_port
@@ -44,9 +34,9 @@ def check_binding(name: str) -> str:
     return normal
 
 
-def extensions_of(config: AgentCardConfig) -> list[AgentExtension]:
+def extensions_of(config: AgentCardConfig) -> list[card.AgentExtension]:
     declared = [
-        AgentExtension(uri=e.uri, description=e.description, required=e.required, params=e.params or None)
+        card.AgentExtension(uri=e.uri, description=e.description, required=e.required, params=e.params or None)
         for e in config.extensions
     ]
     return declared + (config.capabilities.extensions or [])
@@ -54,7 +44,7 @@ def extensions_of(config: AgentCardConfig) -> list[AgentExtension]:
 
 def build_card(
     config: AgentCardConfig, base_url: str, *, versions: Sequence[str], grpc_address: str | None = None
-) -> AgentCard:
+) -> card.AgentCard:
     """Return the card in its 1.0 form, with the interfaces of these versions. `grpc_address` is `host:port`."""
     base = base_url.rstrip("/")
     preferred = check_binding(config.protocol)
@@ -66,16 +56,16 @@ def build_card(
     capabilities = config.capabilities
     provider = config.provider
     slug = "-".join(config.name.lower().split()) or "agent"
-    return AgentCard(
+    return card.AgentCard(
         name=config.name,
         description=config.description,
         version=config.version,
         supported_interfaces=[
-            AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
+            card.AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
             for version in versions
             for binding, url in interfaces
         ],
-        capabilities=AgentCapabilities(
+        capabilities=card.AgentCapabilities(
             streaming=capabilities.streaming,
             push_notifications=capabilities.push_notifications,
             extended_agent_card=offers_extended_card(config),
@@ -85,14 +75,14 @@ def build_card(
         default_output_modes=config.output_modes,
         # The protocol requires at least one skill.
         skills=[_skill(skill) for skill in config.skills]
-        or [AgentSkill(id=slug, name=config.name, description=config.description, tags=[slug])],
-        provider=AgentProvider(organization=provider.organization, url=provider.url) if provider else None,
+        or [card.AgentSkill(id=slug, name=config.name, description=config.description, tags=[slug])],
+        provider=card.AgentProvider(organization=provider.organization, url=provider.url) if provider else None,
         icon_url=config.icon_url,
         documentation_url=config.documentation_url,
         security_schemes=config.security_schemes,
         security_requirements=_requirements(config.security),
         signatures=[
-            AgentCardSignature(protected=s.protected, signature=s.signature, header=s.header)
+            card.AgentCardSignature(protected=s.protected, signature=s.signature, header=s.header)
             for s in config.signatures or []
         ]
         or None,
@@ -103,8 +93,8 @@ def offers_extended_card(config: AgentCardConfig) -> bool:
     return config.capabilities.extended_agent_card or config.supports_authenticated_extended_card
 
 
-def _skill(skill: SkillConfig) -> AgentSkill:
-    return AgentSkill(
+def _skill(skill: SkillConfig) -> card.AgentSkill:
+    return card.AgentSkill(
         id=skill.id,
         name=skill.name,
         description=skill.description,
@@ -116,11 +106,11 @@ def _skill(skill: SkillConfig) -> AgentSkill:
     )
 
 
-def _requirements(security: list[dict[str, list[str]]] | None) -> list[SecurityRequirement] | None:
+def _requirements(security: list[dict[str, list[str]]] | None) -> list[card.SecurityRequirement] | None:
     if not security:
         return None
     return [
-        SecurityRequirement(schemes={name: StringList(scopes=scopes) for name, scopes in needed.items()})
+        card.SecurityRequirement(schemes={name: card.StringList(scopes=scopes) for name, scopes in needed.items()})
         for needed in security
     ]
 
@@ -180,7 +170,7 @@ class CardPublisher:
         self._modified = formatdate(started_at, usegmt=True)
         self._documents: OrderedDict[tuple[str, str | None, CardForm], CardDocument] = OrderedDict()
 
-    def build(self, config: AgentCardConfig, exchange: IncomingRequest) -> AgentCard:
+    def build(self, config: AgentCardConfig, exchange: IncomingRequest) -> card.AgentCard:
         """Return a card, the public one or another, with the addresses that this client can use."""
         base_url = base_url_of(exchange, self._settings)
         grpc_address = self.grpc_address

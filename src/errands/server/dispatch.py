@@ -6,18 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from itertools import takewhile
 from typing import Any
 
-from errands.errors import (
-    A2AError,
-    AuthenticationRequiredError,
-    ExtendedAgentCardNotConfiguredError,
-    ExtendedCardNotOfferedError,
-    ExtensionSupportRequiredError,
-    InvalidParamsError,
-    MethodNotFoundError,
-    PushNotificationNotSupportedError,
-    UnsupportedOperationError,
-    VersionNotSupportedError,
-)
+from errands import errors
 from errands.interop import CardLike, adapt_card
 from errands.model.card import AgentCard
 from errands.model.card_config import AgentCardConfig
@@ -87,7 +76,7 @@ class Dispatcher:
         try:
             for middleware in self.head_middlewares:
                 await middleware.before_dispatch(envelope, exchange.request)
-        except A2AError:
+        except errors.A2AError:
             raise
         except Exception as error:
             raise client_error(error, "a request") from None
@@ -104,7 +93,7 @@ class Dispatcher:
             scope = Scope(request.tenant, "", self._card.name) if request.tenant else self._default_scope
             call = CallContext(scope, extensions)
             return await self._perform(operation, request, call, exchange)
-        except A2AError:
+        except errors.A2AError:
             raise
         except Exception as error:
             raise client_error(error, operation.name) from None
@@ -163,7 +152,7 @@ class Dispatcher:
                 and configuration.task_push_notification_config is not None
                 and not self._card.capabilities.push_notifications
             ):
-                raise PushNotificationNotSupportedError
+                raise errors.PushNotificationNotSupportedError
         call.on_accepted, call.turns = exchange.on_accepted, exchange
         if exchange.answers_by_context:
             call.answers_by_context = True
@@ -181,7 +170,7 @@ class Dispatcher:
         )
         if asked and ".".join(asked.split(".")[:2]) not in self.routes.versions:
             supported = ", ".join(self.routes.versions)
-            raise VersionNotSupportedError(
+            raise errors.VersionNotSupportedError(
                 f"A2A version {asked[:20]} is not supported here; supported: {supported}", supported=supported
             )
 
@@ -192,7 +181,7 @@ class Dispatcher:
             missing = [uri for uri in self._required if uri not in declared]
             if missing:
                 names = " or ".join(EXTENSION_HEADERS.values())
-                raise ExtensionSupportRequiredError(
+                raise errors.ExtensionSupportRequiredError(
                     f"This agent requires the extension {missing[0]}; declare it in {names}",
                     extensions=", ".join(missing),
                 )
@@ -204,17 +193,17 @@ class Dispatcher:
     def _check_capability(self, operation: Operation) -> None:
         capabilities = self._card.capabilities
         if operation.capability == "streaming" and not capabilities.streaming:
-            raise UnsupportedOperationError("This agent does not stream; use SendMessage or GetTask")
+            raise errors.UnsupportedOperationError("This agent does not stream; use SendMessage or GetTask")
         if operation.capability == "push_notifications" and not capabilities.push_notifications:
-            raise PushNotificationNotSupportedError
+            raise errors.PushNotificationNotSupportedError
         if operation.capability == "extended_agent_card" and not offers_extended_card(self._card):
-            raise ExtendedCardNotOfferedError
+            raise errors.ExtendedCardNotOfferedError
 
     async def _extended_card(self, call: CallContext, exchange: IncomingRequest) -> AgentCard:
         if self._card.security_schemes and not call.scope.owner:
-            raise AuthenticationRequiredError("The extended card is for authenticated clients")
+            raise errors.AuthenticationRequiredError("The extended card is for authenticated clients")
         if self._extended_card_provider is None:
-            raise ExtendedAgentCardNotConfiguredError
+            raise errors.ExtendedAgentCardNotConfiguredError
         card = await self._extended_card_provider(exchange.request)
         return self._cards.build(adapt_card(card), exchange)
 
@@ -223,7 +212,7 @@ class ClosedDispatcher(Dispatcher):
     """Refuses every request: for a process that only runs turns."""
 
     async def dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:
-        raise MethodNotFoundError(
+        raise errors.MethodNotFoundError(
             "This process only runs tasks (role worker); send requests to one with the role api or all"
         )
 
@@ -239,5 +228,7 @@ def _last_event_id(exchange: IncomingRequest) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
-        raise InvalidParamsError("Last-Event-ID must be an id of one of this task's events", field="Last-Event-ID")
+        raise errors.InvalidParamsError(
+            "Last-Event-ID must be an id of one of this task's events", field="Last-Event-ID"
+        )
     return int(text)

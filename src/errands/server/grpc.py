@@ -23,12 +23,7 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from starlette.types import Scope
 
-from errands.errors import (
-    A2AError,
-    ConfigurationError,
-    InvalidAgentResponseError,
-    OverloadedError,
-)
+from errands import errors
 from errands.model.base import encode, unchecked
 from errands.model.core import StreamResponse
 from errands.runtime.settings import NOT_ON_CARD, Settings
@@ -82,7 +77,7 @@ class GrpcServer:
         try:
             self.port = self._server.add_insecure_port(host_port(self._host, self._wanted_port))
         except RuntimeError:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"gRPC cannot listen on port {self._wanted_port} of {self._host}: it is in use, or not an address of "
                 "this machine; choose another with grpc_port and grpc_host"
             ) from None
@@ -165,7 +160,7 @@ class GrpcService:
             try:
                 self._calls.open()
                 return await self._serve(rpc, context, request)
-            except A2AError as error:
+            except errors.A2AError as error:
                 # gRPC keeps what is raised while it ends the call: not with the frames that hold the message.
                 refused = error.with_traceback(None)
                 refused.__context__ = None
@@ -225,14 +220,14 @@ class GrpcService:
                     else:
                         event = await self._calls.convert(_write_event, rpc, item.data)
                     await write(mark(event, Position(item.version, item.gap)) if marked and item.version else event)
-        except A2AError:
+        except errors.A2AError:
             raise
         except Exception as error:
             raise client_error(error, "a stream") from None
         finally:
             stream.close()
 
-    async def _refuse(self, context: Any, request: GrpcRequest, error: A2AError) -> NoReturn:
+    async def _refuse(self, context: Any, request: GrpcRequest, error: errors.A2AError) -> NoReturn:
         error = self._codec.restate(error)
         headers = [*request.extra_headers, *error_headers(error)]
         trailing = (*_metadata(headers), (DETAILS_KEY, details_of(error, self._codec)))
@@ -244,7 +239,7 @@ def _write(rpc: Rpc, result: Any) -> bytes:
     try:
         raw: bytes = rpc.write(result).SerializeToString()
     except ValueError as error:
-        raise InvalidAgentResponseError(f"The agent's answer cannot be sent over gRPC: {error}") from None
+        raise errors.InvalidAgentResponseError(f"The agent's answer cannot be sent over gRPC: {error}") from None
     return raw
 
 
@@ -381,7 +376,7 @@ class PublicServices:
             try:
                 self._calls.open()
                 return await method(context)
-            except A2AError as error:
+            except errors.A2AError as error:
                 await context.abort(code_of(error), error.message)
             except DecodeError:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "The request cannot be read")
@@ -394,7 +389,7 @@ class PublicServices:
             self._streams += 1
             try:
                 if self._streams > MOST_PUBLIC_STREAMS:
-                    raise OverloadedError(
+                    raise errors.OverloadedError(
                         f"{MOST_PUBLIC_STREAMS} streams of health and reflection are open; call again later"
                     )
                 await method(context)

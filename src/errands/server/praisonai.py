@@ -6,12 +6,7 @@ from typing import Any
 
 import msgspec
 
-from errands.errors import (
-    A2AError,
-    ExtendedAgentCardNotConfiguredError,
-    TaskNotCancelableError,
-    UnsupportedOperationError,
-)
+from errands import errors
 from errands.model.base import encode
 from errands.model.requests import CancelTaskRequest, GetTaskRequest, ListTasksResponse, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
@@ -47,7 +42,7 @@ async def serve(exchange: HttpExchange, dispatcher: Dispatcher, cards: CardPubli
         body = await exchange.body()
         try:
             call = jsonrpc.read_request(body)
-        except A2AError:
+        except errors.A2AError:
             request_id = jsonrpc.read_id(body)
             raise
         request_id = call.id
@@ -56,11 +51,11 @@ async def serve(exchange: HttpExchange, dispatcher: Dispatcher, cards: CardPubli
         if operation.name == "GetExtendedAgentCard":
             try:
                 result: Any = to_v0_3(await dispatcher.dispatch(operation, request, exchange))
-            except (UnsupportedOperationError, ExtendedAgentCardNotConfiguredError):
+            except (errors.UnsupportedOperationError, errors.ExtendedAgentCardNotConfiguredError):
                 result = cards.document(exchange, CardForm.V0_3).body
         else:
             result = await _perform(operation, request, exchange, dispatcher)
-    except A2AError as error:
+    except errors.A2AError as error:
         body = encode({"jsonrpc": "2.0", "id": msgspec.Raw(request_id), "error": write_error(error)})
         await exchange.respond(JSONRPC_HTTP.get(error.reason, 200), body, headers=error_headers(error))
         return
@@ -76,7 +71,7 @@ async def _perform(
 ) -> bytes | EventStream:
     try:
         result = await dispatcher.dispatch(operation, request, exchange)
-    except TaskNotCancelableError:
+    except errors.TaskNotCancelableError:
         if not isinstance(request, CancelTaskRequest):
             raise
         # PraisonAI never refuses a cancel. A task that has ended stays as it is and is the answer.

@@ -28,15 +28,8 @@ from errands.model.core import SETTLED_STATES, Part
 from errands.model.requests import ListTasksRequest, SendMessageConfiguration, SendMessageRequest
 from errands.operations import OPERATIONS, Operation
 from errands.wire.dialect import MalformedAnswerError
+from errands.wire.proto import json_values
 from errands.wire.proto.conversion import Conversion, Message, ProtoSchema
-from errands.wire.proto.json_values import (
-    BYTES_PER_VALUE,
-    check_levels,
-    check_message,
-    fill_struct,
-    read_struct,
-    write_time,
-)
 from errands.wire.v0_3 import in_0_3
 from errands.wire.v0_3_card import PROTOCOL_VERSION, VERSION, modern_fields
 from errands.wire.v0_3_objects import ONCE, TWICE, FileBytes, is_once, unwrap_data, wrap_data
@@ -89,8 +82,8 @@ class Codec(NamedTuple):
 def read_request(rpc: Rpc, raw: bytes, max_values: int) -> Model:
     """Return the operation's request, validated. Raises `InvalidParamsError` and `PayloadTooLargeError`."""
     descriptor = rpc.request.DESCRIPTOR
-    if len(raw) > BYTES_PER_VALUE * max_values:
-        check_message(descriptor, raw, max_values)
+    if len(raw) > json_values.BYTES_PER_VALUE * max_values:
+        json_values.check_message(descriptor, raw, max_values)
     try:
         message = rpc.request.FromString(raw)
     except DecodeError as error:
@@ -104,7 +97,7 @@ def read_request(rpc: Rpc, raw: bytes, max_values: int) -> Model:
 def write_request(rpc: Rpc, request: Model) -> bytes:
     """Return the bytes of a request. Raises `InvalidParamsError` when protobuf cannot carry it."""
     try:
-        check_levels(request)
+        json_values.check_levels(request)
         raw: bytes = rpc.ask(request).SerializeToString()
     except ValueError as error:
         raise InvalidParamsError(str(error)) from None
@@ -152,7 +145,7 @@ def _asking(write: Callable[[Any], Message], prepare: Callable[[Any], Any]) -> C
 def _prepare(request: Any) -> Any:
     """Check that a time which the client compares with can be read."""
     after = request.status_timestamp_after if isinstance(request, ListTasksRequest) else None
-    if after and write_time(after) is None:
+    if after and json_values.write_time(after) is None:
         raise ValueError(f"statusTimestampAfter must be an ISO 8601 time such as 2026-01-31T12:00:00Z, not {after!r}")
     return request
 
@@ -283,7 +276,7 @@ def _part_conversion(file_bytes: FileBytes) -> Conversion:
             message.text = part.text
         elif part.data is not UNSET:
             data, metadata = wrap_data(part.data, metadata)
-            fill_struct(message.data.data, data)
+            json_values.fill_struct(message.data.data, data)
         else:
             file = message.file
             if part.url is not None:
@@ -292,15 +285,15 @@ def _part_conversion(file_bytes: FileBytes) -> Conversion:
                 file.file_with_bytes = file_bytes.write(part.raw)
             file.mime_type, file.name = part.media_type or "", part.filename or ""
         if metadata is not None:
-            fill_struct(message.metadata, metadata)
+            json_values.fill_struct(message.metadata, metadata)
 
     def read(message: Message) -> Part:
         kind = message.WhichOneof("part")
-        metadata = read_struct(message.metadata) if message.HasField("metadata") else None
+        metadata = json_values.read_struct(message.metadata) if message.HasField("metadata") else None
         if kind == "text":
             return Part(text=message.text, metadata=metadata)
         if kind == "data":
-            return unwrap_data(read_struct(message.data.data), metadata)
+            return unwrap_data(json_values.read_struct(message.data.data), metadata)
         if kind is None:
             raise ValueError("a part has no content")
         file = message.file
