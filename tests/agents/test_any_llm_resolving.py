@@ -115,7 +115,7 @@ def test_a_key_that_could_be_meant_for_two_providers_is_refused() -> None:
 async def test_closing_lets_go_of_connections_and_may_be_done_twice() -> None:
     async with asking(Reply(text="Hello.")) as (_, model):
         await model.ask(question())
-        connections = model._providers._made["openai"].client
+        connections = model._made["openai"].client
         assert not connections.is_closed()
         await model.close()
         assert connections.is_closed()

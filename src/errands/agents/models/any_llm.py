@@ -73,7 +73,10 @@ BUILTINS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 class AnyLlmModel(Model):
-    """`default` answers agents that name no model; `base_url` and `api_key` belong to its provider."""
+    """`default` answers agents that name no model; `base_url` and `api_key` belong to its provider.
+
+    Without a default, they belong to the only provider that agents name.
+    """
 
     def __init__(
         self,
@@ -85,28 +88,51 @@ class AnyLlmModel(Model):
         max_bytes: int = MAX_BYTES,
         retries: int = RETRIES,
     ) -> None:
+        try:
+            parts = httpx.URL(base_url or "https://example.com")
+            is_usable = parts.scheme in ("http", "https") and bool(parts.host)
+        except httpx.InvalidURL:
+            is_usable = False
+        if not is_usable:
+            # Without the URL, which may contain a password.
+            raise ConfigurationError("ERRANDS_MODEL_BASE_URL is not a URL: write it like https://models.example.com/v1")
         self._default = default
-        self._providers = _Providers(split(default)[0] if default else None, base_url, api_key, retries)
-        self._max_bytes = max_bytes
+        #: The provider that the base URL and the key belong to.
+        self._owner = split(default)[0] if default else None
+        self._base_url = base_url
+        self._api_key = api_key
         self._timeout = timeout
+        self._max_bytes = max_bytes
+        self._retries = retries
+        #: Providers by name, created when an agent first names one, and the variables that set the key of each.
+        self._made: dict[str, Any] = {}
+        self._keys: dict[str, str] = {}
 
     def resolve(self, model: str | None, builtins: tuple[str, ...] = ()) -> str:
         provider, name = split(super().resolve(model or self._default))
-        self._providers.get(provider)
+        self._provider(provider)
         _builtin_options(provider, builtins)
         return f"{provider}/{name}"
 
     async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
         try:
             name, model = split(question.model)
-            provider = self._providers.get(name)
+            provider = self._provider(name)
             options = _builtin_options(name, question.builtins)
         except ConfigurationError as error:
             raise ModelError(str(error)) from None
         if provider.TIMEOUT_SUPPORT != "unsupported":
             # The timeout below must end first: it covers all attempts, and its message says what to do.
             options["timeout"] = 2 * self._timeout
-        exchange = _Exchange(provider, self._providers.asked(name, model), question, options, self._max_bytes)
+        keys = (self._api_key, getattr(getattr(provider, "client", None), "api_key", None))
+        asked = Asked(
+            provider=name,
+            model=model,
+            base_url=self._base_url if self._owner == name else None,
+            keys=self._keys[name],
+            secrets=tuple(key for key in keys if isinstance(key, str) and key and key != _NO_KEY),
+        )
+        exchange = _Exchange(provider, asked, question, options, self._max_bytes)
         try:
             async with asyncio.timeout(self._timeout) as limit:
                 return await exchange.answer(on_text)
@@ -121,7 +147,67 @@ class AnyLlmModel(Model):
             ) from None
 
     async def close(self) -> None:
-        await self._providers.close()
+        made, self._made = self._made, {}
+        for provider in made.values():
+            client = getattr(provider, "client", None)
+            close = getattr(client, "aclose", None) or getattr(client, "close", None)
+            closing = close() if close is not None else None
+            if inspect.isawaitable(closing):
+                await closing
+
+    def _provider(self, name: str) -> Any:
+        """Return a provider of any-llm.
+
+        Raises `ConfigurationError` if there is no such provider, or if its package or key is missing.
+        """
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Any:
+        try:
+            any_llm = importlib.import_module("any_llm")
+        except ImportError as error:
+            raise ConfigurationError(f"models need an extra ({error}): pip install 'errands[models]'") from None
+        owned = False
+        if self._base_url or self._api_key:
+            self._owner = self._owner or name
+            owned = self._owner == name
+            if not owned and not self._default:
+                raise ConfigurationError(
+                    f"ERRANDS_MODEL_BASE_URL and ERRANDS_MODEL_API_KEY could be meant for {self._owner} or for {name}: "
+                    "set ERRANDS_MODEL to a model of the right one, and give the other its key by its own variable"
+                )
+        base_url, key = (self._base_url, self._api_key) if owned else (None, None)
+        try:
+            kind = any_llm.AnyLLM.get_provider_class(name)
+        except any_llm.exceptions.UnsupportedProviderError as error:
+            if not base_url:
+                known = ", ".join(sorted(error.supported_providers))
+                raise ConfigurationError(
+                    f"unknown provider {name!r}: use one of {known}, or set ERRANDS_MODEL_BASE_URL to a server that "
+                    "speaks OpenAI's protocol"
+                ) from None
+            kind = None
+        except ImportError:
+            raise ConfigurationError(f"{name} needs a package: pip install 'any-llm-sdk[{name}]'") from None
+        variable = getattr(kind, "ENV_API_KEY_NAME", "")
+        self._keys[name] = " or ".join(filter(None, ["ERRANDS_MODEL_API_KEY" if owned else "", variable]))
+        if base_url and not key and not os.environ.get(variable):
+            key = _NO_KEY
+        options: dict[str, Any] = {"api_key": key, "unified_exceptions": True}
+        if kind is None or getattr(kind, "MAX_RETRIES_SUPPORT", "unsupported") != "unsupported":
+            options["max_retries"] = self._retries
+        try:
+            if kind is None:
+                return any_llm.AnyLLM.create_openai_compatible(name, base_url, **options)
+            return any_llm.AnyLLM.create(name, api_base=base_url, **options)
+        except any_llm.exceptions.MissingApiKeyError:
+            raise ConfigurationError(f"there is no API key for {name}: set {self._keys[name]}") from None
+        except ImportError:
+            raise ConfigurationError(f"{name} needs a package: pip install 'any-llm-sdk[{name}]'") from None
+        except Exception as error:
+            raise ConfigurationError(f"{name} cannot be used ({type(error).__name__}): check its settings") from None
 
 
 def split(model: str) -> tuple[str, str]:
@@ -308,106 +394,3 @@ def _quoted(error: Exception, asked: Asked) -> str:
         text = text.replace(secret, "…")
     text = _KEYS.sub("…", text)
     return text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 1] + "…"
-
-
-# Providers
-
-
-class _Providers:
-    """Providers by name, created when an agent first names one.
-
-    The base URL and the key belong to one provider, `owner`. If no owner is given, only one provider can be used with
-    them.
-    """
-
-    def __init__(self, owner: str | None, base_url: str | None, api_key: str | None, retries: int) -> None:
-        try:
-            parts = httpx.URL(base_url or "https://example.com")
-            is_usable = parts.scheme in ("http", "https") and bool(parts.host)
-        except httpx.InvalidURL:
-            is_usable = False
-        if not is_usable:
-            # Without the URL, which may contain a password.
-            raise ConfigurationError("ERRANDS_MODEL_BASE_URL is not a URL: write it like https://models.example.com/v1")
-        self._owner = owner
-        self._is_owner_given = owner is not None
-        self._base_url = base_url
-        self._api_key = api_key
-        self._retries = retries
-        self._made: dict[str, Any] = {}
-        #: By provider: the variables that set its key.
-        self._keys: dict[str, str] = {}
-
-    def get(self, name: str) -> Any:
-        """Return a provider of any-llm.
-
-        Raises `ConfigurationError` if there is no such provider, or if its package or key is missing.
-        """
-        if name not in self._made:
-            self._made[name] = self._make(name)
-        return self._made[name]
-
-    def asked(self, name: str, model: str) -> Asked:
-        client = getattr(self._made.get(name), "client", None)
-        keys = (self._api_key, getattr(client, "api_key", None))
-        return Asked(
-            provider=name,
-            model=model,
-            base_url=self._base_url if self._owner == name else None,
-            keys=self._keys.get(name, "ERRANDS_MODEL_API_KEY"),
-            secrets=tuple(key for key in keys if isinstance(key, str) and key and key != _NO_KEY),
-        )
-
-    async def close(self) -> None:
-        made, self._made = self._made, {}
-        for provider in made.values():
-            client = getattr(provider, "client", None)
-            close = getattr(client, "aclose", None) or getattr(client, "close", None)
-            closing = close() if close is not None else None
-            if inspect.isawaitable(closing):
-                await closing
-
-    def _make(self, name: str) -> Any:
-        try:
-            any_llm = importlib.import_module("any_llm")
-        except ImportError as error:
-            raise ConfigurationError(f"models need an extra ({error}): pip install 'errands[models]'") from None
-        owned = False
-        if self._base_url or self._api_key:
-            self._owner = self._owner or name
-            owned = self._owner == name
-            if not owned and not self._is_owner_given:
-                raise ConfigurationError(
-                    f"ERRANDS_MODEL_BASE_URL and ERRANDS_MODEL_API_KEY could be meant for {self._owner} or for {name}: "
-                    "set ERRANDS_MODEL to a model of the right one, and give the other its key by its own variable"
-                )
-        base_url, key = (self._base_url, self._api_key) if owned else (None, None)
-        try:
-            kind = any_llm.AnyLLM.get_provider_class(name)
-        except any_llm.exceptions.UnsupportedProviderError as error:
-            if not base_url:
-                known = ", ".join(sorted(error.supported_providers))
-                raise ConfigurationError(
-                    f"unknown provider {name!r}: use one of {known}, or set ERRANDS_MODEL_BASE_URL to a server that "
-                    "speaks OpenAI's protocol"
-                ) from None
-            kind = None
-        except ImportError:
-            raise ConfigurationError(f"{name} needs a package: pip install 'any-llm-sdk[{name}]'") from None
-        variable = getattr(kind, "ENV_API_KEY_NAME", "")
-        self._keys[name] = " or ".join(filter(None, ["ERRANDS_MODEL_API_KEY" if owned else "", variable]))
-        if base_url and not key and not os.environ.get(variable):
-            key = _NO_KEY
-        options: dict[str, Any] = {"api_key": key, "unified_exceptions": True}
-        if kind is None or getattr(kind, "MAX_RETRIES_SUPPORT", "unsupported") != "unsupported":
-            options["max_retries"] = self._retries
-        try:
-            if kind is None:
-                return any_llm.AnyLLM.create_openai_compatible(name, base_url, **options)
-            return any_llm.AnyLLM.create(name, api_base=base_url, **options)
-        except any_llm.exceptions.MissingApiKeyError:
-            raise ConfigurationError(f"there is no API key for {name}: set {self._keys[name]}") from None
-        except ImportError:
-            raise ConfigurationError(f"{name} needs a package: pip install 'any-llm-sdk[{name}]'") from None
-        except Exception as error:
-            raise ConfigurationError(f"{name} cannot be used ({type(error).__name__}): check its settings") from None
