@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from errands.agents.manifests.schemas import written_out
 from errands.agents.models.scripted import _WORD
-from errands.agents.tools.references import written_out
 from errands.agents.tools.toolbox import HIDDEN, Secrets
 from errands.errors import InvalidParamsError
 from errands.lifecycle import fold_updates

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from errands.agents.tools.references import usable, written_out
+from errands.agents.manifests.schemas import usable, written_out
 
 
 def test_references_are_written_out() -> None:

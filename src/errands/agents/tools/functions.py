@@ -23,9 +23,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from errands.agents.manifests.documents import TOOL_KIND, Action, Programmed, Python, Tool
-from errands.agents.manifests.schemas import Schema
+from errands.agents.manifests.schemas import Schema, written_out
 from errands.agents.tools.base import Backend, BrokenToolError, Invocation, ToolError, configuration
-from errands.agents.tools.references import written_out
 from errands.errors import ConfigurationError
 from errands.policy.cel import Suspended
 from errands.policy.cel.values import Json

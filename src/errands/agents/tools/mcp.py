@@ -16,10 +16,9 @@ import httpx
 import msgspec
 
 from errands.agents.manifests.documents import Mcp, Tool
-from errands.agents.manifests.schemas import Schema
+from errands.agents.manifests.schemas import Schema, usable, written_out
 from errands.agents.tools.base import Backend, Discovered, Equipment, Invocation, ToolError, configuration, optional
 from errands.agents.tools.http_actions import filling, put_header
-from errands.agents.tools.references import usable, written_out
 from errands.errors import ConfigurationError
 from errands.policy.cel import Session
 from errands.policy.cel.values import Json

@@ -30,10 +30,9 @@ from mcp.shared.message import SessionMessage
 from mcp.types import CONNECTION_CLOSED as _CLOSED
 from mcp.types import CallToolResult, Implementation, Tool, jsonrpc_message_adapter
 
-from errands.agents.manifests.schemas import Parameters, Schema
+from errands.agents.manifests.schemas import Parameters, Schema, usable, written_out
 from errands.agents.tools.base import BrokenToolError, ToolError
 from errands.agents.tools.mcp import McpServer
-from errands.agents.tools.references import usable, written_out
 from errands.errors import ErrandsError
 from errands.outbound import AnswerTooLargeError
 
