@@ -23,21 +23,13 @@ from errands.clock import to_iso
 from errands.errors import TaskStoppedError
 from errands.model.core import CANCELED, StreamResponse
 from errands.model.log import EventKind
+from errands.policy import records
 from errands.policy.cel import Call, CallFailed, Perform
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.enforcement import TurnOverseer, ask_reviewer
 from errands.policy.oversight import AgentOversight
-from errands.policy.records import (
-    Answered,
-    AnyRecord,
-    CapabilityBegan,
-    DelegationBegan,
-    Ended,
-    Reason,
-    Started,
-    ToolsClosed,
-)
+from errands.policy.records import Answered, AnyRecord, CapabilityBegan, Reason
 from errands.policy.run import Run
 from errands.runtime.oversight import Admitted, Overseer
 from errands.runtime.turn import Ending, Turn
@@ -100,7 +92,7 @@ class ManifestOverseer(TurnOverseer):
             repertoire = self.worker.declared()
         agent, options = self.worker.agent, self.options
         run.note(
-            Started(
+            records.Started(
                 at=to_iso(self.stored.head.created_at),
                 agent=agent.name,
                 namespace=agent.namespace,
@@ -133,7 +125,7 @@ class ManifestOverseer(TurnOverseer):
     async def stop(self, reason: Reason, text: str, *last: AnyRecord) -> NoReturn:
         """See `TurnOverseer.stop`. The turn ends when the calls that run beside this one have come to their ends."""
         run = await self.run()
-        run.note(*last, Ended(at=run.now(), reason=reason, detail=text))
+        run.note(*last, records.Ended(at=run.now(), reason=reason, detail=text))
         raise TaskStoppedError(text, reason)
 
     async def fail(self, text: str, problem: object, *last: AnyRecord) -> NoReturn:
@@ -171,7 +163,7 @@ class ManifestOverseer(TurnOverseer):
             run = await self.run()
             await tools.teardown(self.progress.tools)
             with suppress(Exception):
-                run.note(ToolsClosed(at=run.now()))
+                run.note(records.ToolsClosed(at=run.now()))
 
     # Calls
 
@@ -186,7 +178,7 @@ class ManifestOverseer(TurnOverseer):
 
         async def start(task_id: str) -> None:
             if children.get(began.call) != task_id:
-                await run.append(DelegationBegan(at=run.now(), call=began.call, task_id=task_id))
+                await run.append(records.DelegationBegan(at=run.now(), call=began.call, task_id=task_id))
 
         return Delegation(
             call=began.call,

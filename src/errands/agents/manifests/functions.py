@@ -32,6 +32,8 @@ CEL_RESERVED = frozenset(
     }
 )
 
+#: The message to another agent, as the model sees it.
+_QUESTION = {"type": "string", "description": "What to ask or tell the agent, with all it needs to know."}
 _RESOURCE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -187,25 +189,6 @@ def tool_functions(ref: str, tool: Tool, capability: Capability, *, offered: boo
     return functions
 
 
-# Agents
-
-
-def agent_function(ref: str, agent: Agent | None, capability: Capability) -> Function:
-    """Return the function that asks another agent. None is a remote agent: only its bound parameters are known."""
-    message = {"type": "string", "description": "What to ask or tell the agent, with all it needs to know."}
-    bound: dict[str, schemas.Schema] = {name: {} for name in capability.bindings or {}}
-    declared = schemas.properties(agent.parameters) if agent else bound
-    return Function(
-        name=capability_name(ref),
-        target="agent" if agent else "remote",
-        ref=ref,
-        action=None,
-        description=agent.description if agent else f"Asks the agent {ref}.",
-        declared={**declared, MESSAGE: message},
-        bindings=dict(capability.bindings or {}),
-    )
-
-
 # All documents of one load
 
 
@@ -239,10 +222,25 @@ class Manifests:
 
     def capability_functions(self, agent: Agent, ref: str, capability: Capability) -> list[Function]:
         """Return the functions of one capability; none if it names nothing that exists."""
-        found = None if capability.url is not None else self.find(agent, ref)
-        if isinstance(found, Tool):
-            return tool_functions(ref, found, capability)
-        return [agent_function(ref, found, capability)] if found or capability.url is not None else []
+        other = None if capability.url is not None else self.find(agent, ref)
+        if isinstance(other, Tool):
+            return tool_functions(ref, other, capability)
+        if other is None and capability.url is None:
+            return []
+        # Of a remote agent only the bound parameters are known.
+        bindings = dict(capability.bindings or {})
+        declared = schemas.properties(other.parameters) if other else {name: {} for name in bindings}
+        return [
+            Function(
+                name=capability_name(ref),
+                target="agent" if other else "remote",
+                ref=ref,
+                action=None,
+                description=other.description if other else f"Asks the agent {ref}.",
+                declared={**declared, MESSAGE: _QUESTION},
+                bindings=bindings,
+            )
+        ]
 
     def functions(self, agent: Agent) -> list[Function]:
         """Return all functions of an agent that have a record on the context, including those hidden from the model."""

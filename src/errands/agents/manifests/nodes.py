@@ -106,20 +106,17 @@ def documents(text: str, report: OnProblem) -> Iterator[Node]:
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         # An error about a character has a position instead of a mark.
         line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
-        remedy = _syntax_remedy("".join(text.split("\n")[line - 1 : line]), problem)
+        written = "".join(text.split("\n")[line - 1 : line])
+        remedy = "fix the syntax there, or put a string with special characters in quotes"
+        if _TAB.match(written):
+            remedy = "indent with spaces; YAML does not allow tabs there"
+        elif _STAR.search(written):
+            remedy = 'put the star in quotes: "*"'
+        elif special := _SPECIAL.search(written):
+            remedy = f"put the string that begins with {special[1]} in quotes"
+        elif "mapping values" in problem:
+            remedy = "put a string or expression that contains a colon in quotes, or fix the indentation"
         raise UnreadableError(line, f"is not valid YAML ({problem})", remedy) from None
-
-
-def _syntax_remedy(line: str, problem: str) -> str:
-    if _TAB.match(line):
-        return "indent with spaces; YAML does not allow tabs there"
-    if _STAR.search(line):
-        return 'put the star in quotes: "*"'
-    if special := _SPECIAL.search(line):
-        return f"put the string that begins with {special[1]} in quotes"
-    if "mapping values" in problem:
-        return "put a string or expression that contains a colon in quotes, or fix the indentation"
-    return "fix the syntax there, or put a string with special characters in quotes"
 
 
 class _Composer:

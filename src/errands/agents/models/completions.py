@@ -52,7 +52,7 @@ def _message(said: Said) -> dict[str, Any]:
                 return {"role": "user", "content": "\n".join(part["text"] for part in content)}
             return {"role": "user", "content": content}
         case ModelSaid(text, calls):
-            called = {"tool_calls": list(map(_tool_call, calls))} if calls else {}
+            called = {"tool_calls": [_tool_call(call) for call in calls]} if calls else {}
             return {"role": "assistant", "content": text or None, **called}
         case FunctionSaid(call, _, content):
             return {"role": "tool", "tool_call_id": call, "content": as_text(content)}

@@ -191,7 +191,15 @@ class McpConnection:
     async def _live(self) -> None:
         try:
             async with AsyncExitStack() as stack:
-                transport = await self._transport(stack)
+                server = self._server
+                transport: Transport
+                if server.transport == "stdio":
+                    transport = process(server, max_bytes=self._max_bytes, on_too_large=self._end_too_large)
+                elif server.transport == "sse":
+                    transport = sse_client(server.url, httpx_client_factory=self._http_client)
+                else:
+                    http = await stack.enter_async_context(self._http_client())
+                    transport = streamable_http_client(server.url, http_client=http)
                 client = Client(transport, client_info=_CLIENT_INFO, cache=None)
                 await stack.enter_async_context(client)
                 # The package would match patterns of the server on results in exponential time; see `_check`.
@@ -207,14 +215,6 @@ class McpConnection:
                 self._opened.set_exception(_first(error))
         finally:
             self._opened.cancel()
-
-    async def _transport(self, stack: AsyncExitStack) -> Transport:
-        server = self._server
-        if server.transport == "stdio":
-            return process(server, max_bytes=self._max_bytes, on_too_large=self._end_too_large)
-        if server.transport == "sse":
-            return sse_client(server.url, httpx_client_factory=self._http_client)
-        return streamable_http_client(server.url, http_client=await stack.enter_async_context(self._http_client()))
 
     def _http_client(
         self, headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: Any = None
