@@ -17,7 +17,7 @@ from starlette.routing import Route
 from errands.agents.delegation import Delegation, RemoteDelegate
 from errands.agents.manifests import Function, Manifests, load
 from errands.agents.mounts import Files, MountError
-from errands.agents.tools.base import Auth, Bounds, Invocation
+from errands.agents.tools.base import Bounds, Invocation
 from errands.agents.tools.toolbox import Toolbox, ToolTurn
 from errands.model.log import Scope
 from errands.outbound import Outbound
@@ -145,7 +145,7 @@ def toolbox(
     *,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     outbound: Outbound | None = None,
-    auth: Mapping[str, str] | Auth | None = None,
+    auth: Mapping[str, str] | None = None,
     bounds: Bounds | None = None,
 ) -> Toolbox:
     return Toolbox(

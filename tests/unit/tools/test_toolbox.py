@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from errands.agents.tools.base import Backend, BrokenToolError, Invocation, State
+from errands.agents.tools.base import Backend, Invocation, State
 from errands.agents.tools.tool_settings import from_environment, unused_variables, variable
 from errands.agents.tools.toolbox import BACKENDS, Secrets, Toolbox
 from errands.errors import ConfigurationError
@@ -125,23 +125,6 @@ def test_auth_that_is_missing_is_told_at_the_start(tmp_path: Path) -> None:
     ):
         toolbox(found).check()
     toolbox(found, auth={"github": "x"}).check()
-
-
-async def test_auth_can_be_asked_for_by_user(tmp_path: Path, service: Service) -> None:
-    async def token(name: str, context: Any) -> str:
-        return {"github": f"token-of-{context['user']['id']}"}[name]
-
-    def request(name: str) -> Json:
-        return {"method": "GET", "url": service.url, "headers": {"Authorization": f"Bearer {{auth.{name}}}"}}
-
-    actions = [action("one", "stateless_http", request("github")), action("two", "stateless_http", request("slack"))]
-    box = toolbox(manifests(tmp_path, tool(actions=actions)), auth=token)
-    box.check()
-    async with calling(box) as caller:
-        await caller.call("crm_one")
-        assert service.only.header("authorization") == "Bearer token-of-ann"
-        with pytest.raises(BrokenToolError, match="there is no auth called slack"):
-            await caller.call("crm_two")
 
 
 # Secrets

@@ -32,9 +32,6 @@ D = TypeVar("D", bound=Document)
 
 #: The result of `initialize`.
 State = dict[str, Any]
-#: Returns the token of a provider for the task with this context: the value of `{auth.name}`. Raises `KeyError` for an
-#: unknown provider.
-Auth = Callable[[str, Mapping[str, Json]], Awaitable[str]]
 
 
 class ToolError(ErrandsError):
@@ -126,7 +123,8 @@ class Equipment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     settings: Mapping[str, Json]
     #: `version`, `dashboard_url` and `api_root`.
     runtime: Mapping[str, Json]
-    auth: Auth
+    #: The values of `{auth.name}`.
+    auth: Mapping[str, str]
     #: Sends requests through the outbound guard and keeps connections for this turn; closed by its owner.
     transport: httpx.AsyncBaseTransport
     bounds: Bounds

@@ -20,7 +20,7 @@ import httpx
 import msgspec
 
 from errands.agents.manifests import schemas
-from errands.agents.manifests.documents import Document, HttpRequest, StatefulSession, StatelessHttp, Tool
+from errands.agents.manifests.documents import HttpRequest, StatefulSession, StatelessHttp, Tool
 from errands.agents.manifests.expressions import references
 from errands.agents.manifests.functions import backend
 from errands.agents.manifests.patterns import JsonPathError, QueryStoppedError, compile_path, find
@@ -100,9 +100,7 @@ class SessionBackend(Backend):
         for document in _sessions(self.equipment.tool)[:1]:
             if document.destroy is not None:
                 session = Session(now=to_iso(system_clock()))
-                filled = await filling(
-                    self.equipment, document.destroy, state["parameters"], state["context"], session, state["session"]
-                )
+                filled = filling(self.equipment, state["parameters"], state["context"], session, state["session"])
                 key = f"{self.equipment.task_id}-destroy"
                 await send(self.equipment, await build(filled, document.destroy, key=key))
 
@@ -132,8 +130,7 @@ async def _exchange(
 ) -> HttpAnswer:
     if request is None:
         raise BrokenToolError(f"a request of the session of {equipment.tool.name} is missing")
-    arguments, context = invocation.arguments, invocation.context
-    filled = await filling(equipment, request, arguments, context, invocation.session, values)
+    filled = filling(equipment, invocation.arguments, invocation.context, invocation.session, values)
     return await send(equipment, await build(filled, request, key=key))
 
 
@@ -186,28 +183,21 @@ async def _evaluated(value: Awaitable[Json]) -> Json:
         raise ToolError(f"the request cannot be made: {error}") from None
 
 
-async def filling(
+def filling(
     equipment: Equipment,
-    request: Document,
     arguments: Mapping[str, Json],
     context: Mapping[str, Json],
     session: Session,
     values: Mapping[str, Json] | None = None,
 ) -> Filling:
     """Return what fills in the templates of a request; `values` are those of a stateful session."""
-    tokens: dict[str, Json] = {}
-    for name in sorted({reference.steps[0] for reference in references(request) if reference.root == "auth"}):
-        try:
-            tokens[name] = await equipment.auth(name, context)
-        except KeyError:
-            raise BrokenToolError(f"there is no auth called {name}; the operator of this server must add it") from None
     roots: dict[str, Json] = {
         "parameters": dict(arguments),
         "settings": schemas.nested(equipment.settings),
         "runtime": dict(equipment.runtime),
         "agent": {"name": equipment.agent.name, "namespace": equipment.agent.namespace},
         "session": dict(values or {}),
-        "auth": tokens,
+        "auth": dict(equipment.auth),
     }
     if equipment.files is not None:
         roots["mount"] = equipment.files.described

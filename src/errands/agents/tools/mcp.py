@@ -115,7 +115,7 @@ class McpBackend(Backend):
     async def _server(
         self, document: Mcp, arguments: Mapping[str, Json], context: Mapping[str, Json], session: Session
     ) -> McpServer:
-        filled = await filling(self.equipment, document, arguments, context, session)
+        filled = filling(self.equipment, arguments, context, session)
         headers = httpx.Headers()
         for name, text in (document.headers or {}).items():
             put_header(headers, name, await filled.text(text))

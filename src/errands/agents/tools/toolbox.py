@@ -89,8 +89,7 @@ def _keeps_state(kind: type[Backend]) -> bool:
 class Toolbox:
     """The tools of one agent. Made once per process and agent.
 
-    `settings` are the operator's, by the name of the tool; `auth` has the tokens for `{auth.name}` by name, or is
-    called to get them.
+    `settings` are the operator's, by the name of the tool; `auth` has the tokens for `{auth.name}` by name.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Toolbox:
         settings: Mapping[str, Mapping[str, Any]],
         outbound: Outbound,
         runtime: Mapping[str, Json],
-        auth: Mapping[str, str] | base.Auth,
+        auth: Mapping[str, str],
         bounds: Bounds | None = None,
     ) -> None:
         self._agent = agent
@@ -129,8 +128,7 @@ class Toolbox:
                 for kind in _backends(tool):
                     kind.check(tool)
                 used = {reference.steps[0] for reference in references(tool) if reference.root == "auth"}
-                missing = sorted(used - self._auth.keys()) if isinstance(self._auth, Mapping) else []
-                if missing:
+                if missing := sorted(used - self._auth.keys()):
                     problems.append(
                         f"the tool {tool.name} needs auth for {', '.join(missing)}: "
                         "write it under auth in the tool settings"
@@ -171,12 +169,6 @@ class Toolbox:
     async def turn(self, *, task_id: str, files: Files | None = None) -> AsyncIterator[ToolTurn]:
         """Use the tools in one turn of a task; connections and processes are closed with it."""
         transport = self._outbound.transport(max_bytes=self._bounds.most_read)
-        secrets = Secrets(self._secrets)
-
-        async def token(name: str, context: Mapping[str, Json]) -> str:
-            value = self._auth[name] if isinstance(self._auth, Mapping) else await self._auth(name, context)
-            secrets.add(value)
-            return value
 
         def equip(tool: Tool) -> Equipment:
             return Equipment(
@@ -185,15 +177,15 @@ class Toolbox:
                 task_id=task_id,
                 settings=self._settings(tool),
                 runtime=self._runtime,
-                auth=token,
+                auth=self._auth,
                 transport=transport,
                 bounds=self._bounds,
                 files=files,
                 shared=self._shared,
-                hide=secrets.hide_in,
+                hide=self._secrets.hide_in,
             )
 
-        turn = ToolTurn(self._tools, equip, secrets)
+        turn = ToolTurn(self._tools, equip, self._secrets)
         try:
             yield turn
         finally:
@@ -230,12 +222,10 @@ class Toolbox:
         return selected
 
     @cached_property
-    def _secrets(self) -> list[Json]:
+    def _secrets(self) -> Secrets:
         """The secrets of all tools, because a service may repeat what another tool has sent it."""
-        known: list[Json] = list(self._auth.values()) if isinstance(self._auth, Mapping) else []
-        for tool in self._tools.values():
-            known += tool_settings.secrets(tool, self._settings(tool))
-        return known
+        settings = [tool_settings.secrets(tool, self._settings(tool)) for tool in self._tools.values()]
+        return Secrets([*self._auth.values(), *settings])
 
 
 def _backends(tool: Tool) -> list[type[Backend]]:
@@ -399,21 +389,19 @@ def _for(function: Function, invocation: Invocation, state: State) -> Invocation
 
 
 class Secrets:
-    """Hides secrets in everything that is stored or shown. New ones, such as fetched tokens, can be added."""
+    """Hides secrets, and all strings and numbers inside them, in everything that is stored or shown."""
 
-    def __init__(self, values: Iterable[Json] = ()) -> None:
-        self._forms: list[str] = []
-        for value in values:
-            self.add(value)
-
-    def add(self, value: Json) -> None:
-        """Add a secret, or all strings and numbers inside it."""
-        if isinstance(value, dict | list):
-            for item in value.values() if isinstance(value, dict) else value:
-                self.add(item)
-        elif value not in (None, "") and not isinstance(value, bool):
-            # The longest first: one may be a part of another.
-            self._forms = sorted({*self._forms, *_forms(str(value))}, key=len, reverse=True)
+    def __init__(self, values: Iterable[Json]) -> None:
+        forms: set[str] = set()
+        waiting = list(values)
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, dict | list):
+                waiting += value.values() if isinstance(value, dict) else value
+            elif value not in (None, "") and not isinstance(value, bool):
+                forms |= _forms(str(value))
+        # The longest first: one may be a part of another.
+        self._forms = sorted(forms, key=len, reverse=True)
 
     def hide(self, value: Json) -> Json:
         """Return the value without secrets, in strings and in keys at any depth."""
