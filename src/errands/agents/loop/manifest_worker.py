@@ -35,7 +35,7 @@ class ManifestWorker(RuledWorker):
         toolbox: Toolbox,
         model: Model,
         model_name: str,
-        mounts: Mounts | None,
+        mounts: Mounts,
         delegates: Mapping[str, Delegate],
         runtime: Mapping[str, str],
         evaluators: Evaluators | None = None,

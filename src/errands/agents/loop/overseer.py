@@ -69,7 +69,7 @@ class ManifestOverseer(TurnOverseer):
         worker = agent.worker
         self.agent = agent
         self.worker = worker
-        self.files = worker.mounts.files(worker.agent, turn.task_id) if worker.mounts is not None else None
+        self.files = worker.mounts.files(worker.agent, turn.task_id)
         #: What expressions see as `runtime`.
         self.runtime = dict(worker.runtime)
         self.progress = Progress()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Collection, Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -422,22 +421,15 @@ async def send(equipment: Equipment, request: httpx.Request) -> HttpAnswer:
     if not response.is_success:
         # Secrets are hidden before the text is cut, so that no part of one is left.
         body = equipment.hide(_decoded(content[: _MAX_EXCERPT * 8], charset).strip())
-        raise ToolError(_failure(host, response, body))
+        status = response.status_code
+        said = f"{host} answered {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
+        if response.is_redirect:
+            location = response.headers.get("Location", "nowhere")
+            raise ToolError(f"{said} and points to {location}; redirects are not followed")
+        excerpt = body[:_MAX_EXCERPT] + ("…" if len(body) > _MAX_EXCERPT else "")
+        raise ToolError(f"{said}: {excerpt}" if excerpt else said)
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return HttpAnswer(bytes(content), kind, charset)
-
-
-def _failure(host: str, response: httpx.Response, body: str) -> str:
-    status = response.status_code
-    try:
-        said = f"{host} answered {status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        said = f"{host} answered {status}"
-    if 300 <= status < 400:
-        location = response.headers.get("Location", "nowhere")
-        return f"{said} and points to {location}; redirects are not followed"
-    excerpt = body[:_MAX_EXCERPT] + ("…" if len(body) > _MAX_EXCERPT else "")
-    return f"{said}: {excerpt}" if excerpt else said
 
 
 def _decoded(content: bytes | bytearray, charset: str) -> str:
