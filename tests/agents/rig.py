@@ -13,7 +13,7 @@ from errands.agents.loop.manifest_worker import ManifestWorker
 from errands.agents.manifests import load
 from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, Model, OnText, Question
 from errands.agents.mounts import Mounts
-from errands.agents.tools.functions import PythonTool
+from errands.agents.tools.python import PythonTool
 from errands.agents.tools.toolbox import Toolbox
 from errands.client.conversation import Content
 from errands.engines.base import Engine

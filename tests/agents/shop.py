@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from errands.agents.tools.functions import tool
+from errands.agents.tools.python import tool
 from tests.agents.rig import AGENT
 
 

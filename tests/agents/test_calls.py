@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from errands.agents.loop.calls import MOST_CALLS
-from errands.agents.tools.functions import tool
+from errands.agents.tools.python import tool
 from errands.errors import UnsupportedOperationError
 from errands.policy.records import Decided, Ended
 from tests.agents.rig import AGENT, TOOL, Desk, at_work, call, reason, told

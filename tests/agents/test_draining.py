@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from errands import Settings
-from errands.agents.tools.functions import tool
+from errands.agents.tools.python import tool
 from tests.agents.rig import AGENT, at_work, call, say
 
 pytestmark = pytest.mark.anyio

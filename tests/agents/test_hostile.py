@@ -14,7 +14,7 @@ from errands import Message, Part, Role
 from errands.agents.loop.calls import MOST_SIDE_BY_SIDE
 from errands.agents.models.base import FunctionSaid, UserSaid
 from errands.agents.tools.base import ToolError
-from errands.agents.tools.functions import tool
+from errands.agents.tools.python import tool
 from errands.model.core import TaskState
 from errands.policy.records import CapabilityFinished, FunctionCall
 from errands.policy.run import inputs

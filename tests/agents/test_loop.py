@@ -11,7 +11,7 @@ import pytest
 
 from errands.agents.models.base import Answer, FunctionSaid, ModelError, ModelSaid, Question, UserSaid
 from errands.agents.tools.base import BrokenToolError, ToolError
-from errands.agents.tools.functions import tool
+from errands.agents.tools.python import tool
 from errands.model.core import Message, Part, Role, Task
 from errands.model.requests import SendMessageRequest
 from errands.policy.records import CapabilityFinished, FunctionCall

@@ -9,7 +9,7 @@ import pytest
 
 from errands import A2AServer, Policy
 from errands.agents.models.base import UserSaid
-from errands.agents.tools.functions import tool
+from errands.agents.tools.python import tool
 from errands.model.core import SETTLED_STATES
 from errands.policy.limits import DEFAULT_LIMITS, Limits, stricter, with_defaults
 from errands.policy.records import Decided

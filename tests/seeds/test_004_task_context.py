@@ -12,7 +12,7 @@ from errands import A2AMiddleware, A2AServer, RequestEnvelope
 from errands.agents.manifests import ManifestError, load
 from errands.agents.models.base import Answer, Question
 from errands.agents.tools.base import BrokenToolError, ToolError
-from errands.agents.tools.functions import tool
+from errands.agents.tools.python import tool
 from errands.model.core import Part, Task, TaskState
 from errands.policy import cel
 from errands.policy.cel import Session, Variables, scopes

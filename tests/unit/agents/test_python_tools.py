@@ -19,7 +19,7 @@ from errands.agents.manifests import ManifestError, examine, load
 from errands.agents.manifests.functions import Arguments, ArgumentsError
 from errands.agents.tools import Invocation, ToolError, tool
 from errands.agents.tools.base import BrokenToolError
-from errands.agents.tools.functions import PythonTool
+from errands.agents.tools.python import PythonTool
 from errands.agents.tools.toolbox import Toolbox
 from errands.errors import ConfigurationError
 from errands.outbound import Outbound

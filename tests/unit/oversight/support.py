@@ -23,7 +23,7 @@ from errands import (
 )
 from errands.agents.loop.manifest_worker import ManifestWorker
 from errands.agents.models.base import Answer, Model, OnText, Question, UserSaid
-from errands.agents.tools.functions import PythonTool
+from errands.agents.tools.python import PythonTool
 from errands.client import ClientResult
 from errands.policy import records
 from errands.policy.document import POLICY, Policy

@@ -11,7 +11,7 @@ import pytest
 
 from errands import AgentExecutor, EventQueue, RequestContext, TaskContext, TaskStoppedError, TaskUpdater, agent
 from errands.agents.models.base import Answer
-from errands.agents.tools.functions import tool
+from errands.agents.tools.python import tool
 from errands.engines.memory import MemoryEngine
 from errands.testing import ManualClock
 from tests.agents import rig

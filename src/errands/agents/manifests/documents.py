@@ -140,7 +140,7 @@ class Execute(Document, frozen=True):
 class Python(Document, frozen=True):
     """A function of the program."""
 
-    #: A `errands.agents.tools.functions.PythonTool`.
+    #: A `errands.agents.tools.python.PythonTool`.
     tool: Any
 
 

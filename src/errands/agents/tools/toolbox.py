@@ -30,10 +30,10 @@ from errands.agents.tools.base import (
     State,
     ToolError,
 )
-from errands.agents.tools.functions import PythonBackend
 from errands.agents.tools.http_actions import HttpBackend, SessionBackend
 from errands.agents.tools.mcp import McpBackend
 from errands.agents.tools.openapi import OpenApiBackend
+from errands.agents.tools.python import PythonBackend
 from errands.errors import ConfigurationError
 from errands.outbound import Outbound
 from errands.policy import cel
