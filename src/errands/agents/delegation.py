@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class DelegationError(ErrandsError):
-    """The other agent failed, refused or cannot be reached. The model is told so."""
+    """The other agent failed, refused or cannot be reached. The model is given the message."""
 
     def __init__(self, message: str, task_id: str | None = None) -> None:
         super().__init__(message)

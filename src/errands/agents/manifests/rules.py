@@ -6,32 +6,11 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from urllib.parse import urlsplit
 
-from errands.agents.manifests import documents, schemas
+from errands.agents.manifests import documents, expressions, functions, schemas
 from errands.agents.manifests.documents import Action, Agent, Capability, Document, Mount, Tool
-from errands.agents.manifests.expressions import (
-    Readable,
-    Role,
-    Roots,
-    check_expression,
-    check_reads,
-    check_template,
-    filled,
-    references,
-    uses_mount,
-)
+from errands.agents.manifests.expressions import Readable, Role, Roots, check_expression, check_template, filled
 from errands.agents.manifests.findings import Place, quoted, suggestion
-from errands.agents.manifests.functions import (
-    DISCOVERING,
-    MESSAGE,
-    Function,
-    Manifests,
-    backend,
-    backends,
-    check_function_name,
-    check_resource_name,
-    declared_by,
-    is_discovering,
-)
+from errands.agents.manifests.functions import DISCOVERING, MESSAGE, Function, Manifests, backend, backends
 from errands.agents.manifests.patterns import JsonPathError, compile_path
 from errands.policy.cel import NameScope, scopes
 from errands.policy.cel.tokens import CONTEXT, RECORD, Shape
@@ -115,8 +94,8 @@ class StepRules:
 
 
 def check_agent(agent: Agent, place: Place, manifests: Manifests) -> None:
-    check_resource_name(agent.name, place / "name")
-    check_resource_name(agent.namespace, place / "namespace")
+    functions.check_resource_name(agent.name, place / "name")
+    functions.check_resource_name(agent.namespace, place / "namespace")
     if agent.priority is not None:
         problem = "has no effect: every agent has its own queue"
         (place / "priority").warn(problem, "remove it, or leave it for other runtimes")
@@ -197,7 +176,7 @@ class _AgentRules(StepRules):
         seen: dict[str, Function] = {}
         for function in self._functions:
             inner = place / "capabilities" / function.ref
-            check_function_name(function.name, inner)
+            functions.check_function_name(function.name, inner)
             other = seen.setdefault(function.name, function)
             # Two actions of one tool are reported there.
             if other.ref != function.ref:
@@ -253,10 +232,10 @@ class _AgentRules(StepRules):
     def _check_tool_capability(self, tool: Tool, capability: Capability, place: Place) -> None:
         bindings = capability.bindings or {}
         names = [action.name for action in tool.actions]
-        declared = declared_by(tool, None)
+        declared = functions.declared_by(tool, None)
         for action in tool.actions:
-            declared.update(declared_by(tool, action))
-        if not is_discovering(tool):
+            declared.update(functions.declared_by(tool, action))
+        if not functions.is_discovering(tool):
             listed = [(place / "include" / index, name) for index, name in enumerate(capability.include or [])]
             known = set(map(capability_name, names))
             unknown = [(inner, name) for inner, name in listed if name not in names]
@@ -280,7 +259,9 @@ class _AgentRules(StepRules):
             return
         _, document = backend(tool, action)
         expression = document.expression if isinstance(document, documents.Cel) else ""
-        if uses_mount(expression) or any(reference.root == "mount" for reference in references(document)):
+        if expressions.uses_mount(expression) or any(
+            reference.root == "mount" for reference in expressions.references(document)
+        ):
             problem = f"uses files, as {tool.name}:{action.name} does, but the agent's mount is none"
             place.error(problem, "add mount: task")
 
@@ -298,14 +279,14 @@ class _AgentRules(StepRules):
             return None
         action = next((action for action in tool.actions if action.name == action_name), None)
         if action is None:
-            if not is_discovering(tool):
+            if not functions.is_discovering(tool):
                 names = [action.name for action in tool.actions]
                 problem = f"names {quoted(action_name)}, which is not an action of {name}"
                 inner.error(problem, suggestion(action_name, names, "change the name"))
             return None
         self._check_mount(tool, action, inner)
-        declared = declared_by(tool, action)
-        if not is_discovering(tool):
+        declared = functions.declared_by(tool, action)
+        if not functions.is_discovering(tool):
             _check_bound(bindings, declared, tool.name, place / "bindings")
         given = bindings.keys() | (agent.capabilities.get(tool.name, Capability()).bindings or {}).keys()
         for name, parameter in declared.items():
@@ -387,8 +368,8 @@ def check_cycles(manifests: Manifests) -> None:
 
 
 def check_tool(tool: Tool, place: Place) -> None:
-    check_resource_name(tool.name, place / "name")
-    check_resource_name(tool.namespace, place / "namespace")
+    functions.check_resource_name(tool.name, place / "name")
+    functions.check_resource_name(tool.namespace, place / "namespace")
     schemas.check_schema(tool.settings, place / "settings", bindable=False)
     schemas.check_nesting(tool.settings, place / "settings")
     schemas.check_schema(tool.parameters, place / "parameters")
@@ -409,7 +390,7 @@ def check_tool(tool: Tool, place: Place) -> None:
     seen: dict[str, str] = {}
     for index, action in enumerate(tool.actions):
         inner = place / "actions" / index
-        check_resource_name(action.name, inner / "name")
+        functions.check_resource_name(action.name, inner / "name")
         name = capability_name(action.name)
         if name in seen:
             problem = f"is {quoted(action.name)}, the same function as the action {quoted(seen[name])}"
@@ -482,7 +463,7 @@ def _refuse_template(text: str, place: Place) -> None:
 
 def _check_backend(document: Document, tool: Tool, action: Action | None, place: Place) -> None:
     """Check the backend of an action, with what the tool says for all of its actions."""
-    parameters = declared_by(tool, action)
+    parameters = functions.declared_by(tool, action)
     roots: Roots = {
         "parameters": parameters,
         "settings": schemas.properties(tool.settings),
@@ -492,7 +473,7 @@ def _check_backend(document: Document, tool: Tool, action: Action | None, place:
     }
     match document:
         case documents.Cel(expression):
-            check_reads(expression, Readable(input=dict.fromkeys(parameters)), (place / "expression").warn)
+            expressions.check_reads(expression, Readable(input=dict.fromkeys(parameters)), (place / "expression").warn)
             check_expression(expression, scopes.TOOL_WITH_MOUNT, place / "expression")
         case documents.StatelessHttp():
             _check_request(document, roots, place)
@@ -557,7 +538,7 @@ def _check_mcp(mcp: documents.Mcp, roots: Roots, place: Place) -> None:
 
 
 def check_mount(mount: Mount, place: Place) -> None:
-    check_resource_name(mount.name, place / "name")
+    functions.check_resource_name(mount.name, place / "name")
     found = [name for name in _MOUNT_BACKENDS if getattr(mount, name) is not None]
     if len(found) != 1:
         problem = f"has the backends {' and '.join(found)}" if found else "has no backend"

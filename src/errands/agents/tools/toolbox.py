@@ -20,16 +20,7 @@ from errands.agents.manifests.expressions import references
 from errands.agents.manifests.functions import DISCOVERING, distinct
 from errands.agents.mounts import Files
 from errands.agents.tools import base, tool_settings
-from errands.agents.tools.base import (
-    Backend,
-    Bounds,
-    BrokenToolError,
-    Discovered,
-    Equipment,
-    Invocation,
-    State,
-    ToolError,
-)
+from errands.agents.tools.base import Backend, BrokenToolError, Discovered, Equipment, Invocation, State, ToolError
 from errands.agents.tools.http_actions import HttpBackend, SessionBackend
 from errands.agents.tools.mcp import McpBackend
 from errands.agents.tools.openapi import OpenApiBackend
@@ -101,14 +92,14 @@ class Toolbox:
         outbound: Outbound,
         runtime: Mapping[str, Json],
         auth: Mapping[str, str],
-        bounds: Bounds | None = None,
+        bounds: base.Bounds | None = None,
     ) -> None:
         self._agent = agent
         self._given = settings
         self._outbound = outbound
         self._runtime = runtime
         self._auth = auth
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or base.Bounds()
         self._declared = manifests.functions(agent)
         found = {function.ref: manifests.find(agent, function.ref) for function in self._declared}
         self._tools = {ref: tool for ref, tool in found.items() if isinstance(tool, Tool)}
@@ -289,8 +280,9 @@ class ToolTurn:
         self._tools = tools
         self._equip = equip
         self._secrets = secrets
-        #: By tool and name; what was initialized in this turn likewise.
+        #: By tool and name.
         self._backends: dict[tuple[str, str], Backend] = {}
+        #: What was initialized in this turn, by tool.
         self._states: dict[str, State] = defaultdict(dict)
         #: Held while a state of a tool is made: several first calls at the same time share one.
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
