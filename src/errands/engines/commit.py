@@ -66,6 +66,16 @@ class CommitJob(msgspec.Struct):
 Outcome = tuple[CommitJob, Any]
 
 
+def failures(jobs: Iterable[CommitJob], failure: StorageError) -> list[Outcome]:
+    """Return this error for each of the jobs: a copy for each, because callers may add to it."""
+    outcomes: list[Outcome] = []
+    for job in jobs:
+        copy = type(failure)(*failure.args)
+        copy.__cause__ = failure.__cause__
+        outcomes.append((job, copy))
+    return outcomes
+
+
 class CommitQueue:
     """Jobs that wait, in order, cut into batches by their number and bytes.
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, LocalEngine, TaskRow, lease_signals
+from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, LocalEngine, TaskRow, failures, lease_signals
 from errands.engines.postgres import queries
 from errands.engines.postgres.connection import (
     FIRST_PAUSE,
@@ -173,9 +173,7 @@ class PostgresStore:
             lane.pause = min(2 * lane.pause, LONGEST_PAUSE)
             return
         self._queue.release(jobs)
-        # A new error for each job: callers may add to it.
-        text = explain(failure, self._options.name).args
-        self._engine.deliver([(job, StorageError(*text)) for job in jobs])
+        self._engine.deliver(failures(jobs, explain(failure, self._options.name)))
 
     # A batch of changes: locked together, judged one by one, stored with one statement
 

@@ -76,9 +76,14 @@ _PASSING = (
 
 def explain(error: Exception, server: str) -> StorageError:
     """Return the `StorageError` for what went wrong with the server of this name."""
+    if isinstance(error, StorageError):
+        return error
     words = " ".join([*(kind.__name__ for kind in type(error).__mro__), str(error)])
     fitting = (text for pattern, text in _EXPLANATIONS.items() if re.search(rf"\b({pattern})\b", words))
-    return StorageError(f"Redis at {server} {next(fitting, 'refused an operation')} ({type(error).__name__}: {error})")
+    explanation = next(fitting, "refused an operation")
+    failure = StorageError(f"Redis at {server} {explanation} ({type(error).__name__}: {error})")
+    failure.__cause__ = error
+    return failure
 
 
 def is_passing(error: Exception) -> bool:

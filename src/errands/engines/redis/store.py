@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 from redis import exceptions as redis_errors
 
-from errands.engines.commit import CommitJob, CommitQueue, Outcome
+from errands.engines.commit import CommitJob, CommitQueue, Outcome, failures
 from errands.engines.redis import schema
 from errands.engines.redis.connection import RedisServer, explain, is_passing
 from errands.engines.redis.schema import (
@@ -142,12 +142,7 @@ class RedisStore:
             except Exception as error:
                 if not isinstance(error, StorageError):
                     logger.exception("a batch failed")
-                failure = error if isinstance(error, StorageError) else explain(error, self._server.name)
-                # A new error for each caller: a traceback grows with every raise.
-                copies = [(job, StorageError(*failure.args)) for job in jobs]
-                for _, copy in copies:
-                    copy.__cause__ = error.__cause__ or error
-                self._deliver(copies)
+                self._deliver(failures(jobs, explain(error, self._server.name)))
 
     async def _write(self, jobs: list[CommitJob]) -> None:
         """Send rounds until each job has come to its end."""

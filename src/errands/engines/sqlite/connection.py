@@ -51,21 +51,22 @@ _EXPLANATIONS = {
 }
 
 
-class FileGoneError(StorageError):
-    """The file was deleted, moved or replaced while it was in use."""
+class FileError(StorageError):
+    """The file is the cause, so that another try with less to write would fail just the same."""
 
 
 def explain(error: Exception, path: str) -> StorageError:
     """Return the `StorageError` for what went wrong with the file at `path`."""
+    if isinstance(error, StorageError):
+        return error
     code = getattr(error, "sqlite_errorcode", None)
     explanation = _EXPLANATIONS.get((code or 0) & 0xFF, "refused an operation; nothing was changed")
-    return StorageError(f"The database {path} {explanation} ({type(error).__name__}: {error})")
-
-
-def is_about_file(error: Exception) -> bool:
-    """Return whether the file is the cause, so that another try with less to write would fail just the same."""
     # The subclasses of DatabaseError are about what was passed; only these two are about the file.
-    return isinstance(error, sqlite3.OperationalError | FileGoneError) or type(error) is sqlite3.DatabaseError
+    is_about_file = isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+    kind = FileError if is_about_file else StorageError
+    failure = kind(f"The database {path} {explanation} ({type(error).__name__}: {error})")
+    failure.__cause__ = error
+    return failure
 
 
 class SQLiteOptions(NamedTuple):
@@ -88,10 +89,10 @@ class ServedFile:
         self._known = {name: _identity(name) for name in (path, f"{path}-wal", f"{path}-shm")}
 
     def check(self) -> None:
-        """Raises `FileGoneError` unless all of them are still there."""
+        """Raises `FileError` unless all of them are still there."""
         for name, known in self._known.items():
             if _identity(name) != known:
-                raise FileGoneError(
+                raise FileError(
                     f"The file {name} was deleted, moved or replaced while it was in use, and what is written now "
                     "would be lost. Put it back, or restart this process to use the file that is there now"
                 )

@@ -18,16 +18,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from errands import lifecycle
-from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow, lease_signals
+from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow, failures, lease_signals
 from errands.engines.sqlite import queries
-from errands.engines.sqlite.connection import (
-    FileGoneError,
-    ReaderThreads,
-    ServedFile,
-    SQLiteOptions,
-    explain,
-    is_about_file,
-)
+from errands.engines.sqlite.connection import FileError, ReaderThreads, ServedFile, SQLiteOptions, explain
 from errands.engines.sqlite.queries import QUERIES, VERSION_BITS, json_text
 from errands.engines.sqlite.schema import open_writer
 from errands.errors import ErrandsError, StorageError
@@ -182,13 +175,10 @@ class SQLiteStore:
             with suppress(sqlite3.Error):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-            if not is_about_file(error) and self._queue.retry_alone(jobs):
+            failure = explain(error, self._options.path)
+            if not isinstance(failure, FileError) and self._queue.retry_alone(jobs):
                 return
-            # A new error for each job: callers may add to it.
-            failure = error if isinstance(error, StorageError) else explain(error, self._options.path)
-            outcomes = [(job, type(failure)(*failure.args)) for job in jobs]
-            for _, copy in outcomes:
-                copy.__cause__ = None if failure is error else error
+            outcomes = failures(jobs, failure)
         self._tell(self._deliver, outcomes)
 
     def _transact(self, connection: sqlite3.Connection, jobs: list[CommitJob]) -> list[Outcome]:
@@ -227,7 +217,7 @@ class SQLiteStore:
     def _poll(self, connection: sqlite3.Connection) -> None:
         """Find out whether another process has written."""
         self._polled_at = time.monotonic()
-        with suppress(FileGoneError):
+        with suppress(FileError):
             self._check_file()
         with suppress(sqlite3.Error):
             version = _data_version(connection)
