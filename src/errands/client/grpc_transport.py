@@ -151,29 +151,25 @@ def translated_failures() -> Iterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        raise _translated(error) from error
-
-
-def _translated(error: grpc.aio.AioRpcError) -> Exception:
-    code, text = error.code(), error.details() or ""
-    found = (value for key, value in error.trailing_metadata() or () if key == DETAILS_KEY)
-    details = next((value for value in found if isinstance(value, bytes)), None)
-    if not has_error_info(details):
-        # The connection may have failed, and not the agent.
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return TransientError(httpx.ReadTimeout(text), reached=True)
-        if code is grpc.StatusCode.UNAVAILABLE and text.lower().startswith(_NOT_SENT):
-            return TransientError(httpx.ConnectError(text), reached=False)
-        if code is grpc.StatusCode.UNAVAILABLE:
-            return TransientError(httpx.ReadError(text), reached=True)
-        if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
-            return TransientError(httpx.RemoteProtocolError(f"gRPC {code.name}: {text}"), reached=True)
-    failure = read_failure(code, text, details)
-    if failure is None:
-        return ProtocolError(f"gRPC {code.name}: {text}")
-    if isinstance(failure, UnavailableError):
-        return TransientError(failure, reached=False, retry_after=failure.retry_after)
-    return failure
+        code, text = error.code(), error.details() or ""
+        found = (value for key, value in error.trailing_metadata() or () if key == DETAILS_KEY)
+        details = next((value for value in found if isinstance(value, bytes)), None)
+        if not has_error_info(details):
+            # The connection may have failed, and not the agent.
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise TransientError(httpx.ReadTimeout(text), reached=True) from error
+            if code is grpc.StatusCode.UNAVAILABLE and text.lower().startswith(_NOT_SENT):
+                raise TransientError(httpx.ConnectError(text), reached=False) from error
+            if code is grpc.StatusCode.UNAVAILABLE:
+                raise TransientError(httpx.ReadError(text), reached=True) from error
+            if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
+                raise TransientError(httpx.RemoteProtocolError(f"gRPC {code.name}: {text}"), reached=True) from error
+        failure = read_failure(code, text, details)
+        if failure is None:
+            raise ProtocolError(f"gRPC {code.name}: {text}") from error
+        if isinstance(failure, UnavailableError):
+            raise TransientError(failure, reached=False, retry_after=failure.retry_after) from error
+        raise failure from error
 
 
 def target_of(url: str) -> tuple[str, bool]:

@@ -56,10 +56,8 @@ INPUT_REQUIRED = TaskState.INPUT_REQUIRED
 REJECTED = TaskState.REJECTED
 AUTH_REQUIRED = TaskState.AUTH_REQUIRED
 
-TERMINAL_STATES = frozenset(
-    {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED},
-)
-PAUSED_STATES = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
+TERMINAL_STATES = frozenset({COMPLETED, FAILED, CANCELED, REJECTED})
+PAUSED_STATES = frozenset({INPUT_REQUIRED, AUTH_REQUIRED})
 #: The states in which a turn has ended: a blocking caller gets its answer.
 SETTLED_STATES = TERMINAL_STATES | PAUSED_STATES
 
