@@ -56,6 +56,21 @@ async def test_closing_ends_subscriptions_and_waits(engine: Engine, changes: Cha
         await engine.close()
 
 
+@pytest.mark.parametrize("iterations", range(0, 30, 3))
+async def test_an_engine_that_is_closed_during_a_check_leaves_nothing_behind(
+    open_shared: OpenEngine, iterations: int
+) -> None:
+    before = asyncio.all_tasks()
+    engine = await open_shared()
+    checking = asyncio.ensure_future(engine.check())
+    for _ in range(iterations):
+        await asyncio.sleep(0)
+    await engine.close()
+    await asyncio.wait({checking})
+    assert checking.cancelled() or isinstance(checking.exception(), StorageError | None)
+    assert asyncio.all_tasks() == before
+
+
 async def versions_in(subscription: Subscription) -> list[int]:
     return [event.version async for events in subscription for event in events]
 

@@ -69,7 +69,7 @@ class StoreProbe:
             self._written_at = loop.time()
 
     async def stop(self) -> None:
-        """Ends a check that is still running. Call it after the connections are closed."""
+        """End a check that is still running. Call it when that cannot break a connection in use."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait({self._asking})

@@ -6,8 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from errands.agents.tools import mcp_connection
 from tests.live import live
 from tests.unit.tools.support import Service
+
+
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MCP servers that do not end by themselves are killed soon."""
+    monkeypatch.setattr(mcp_connection, "_GRACE", 0.1)
 
 
 @pytest.fixture(scope="module")

@@ -140,6 +140,7 @@ async def test_an_endless_document_breaks_the_tool(tmp_path: Path, endless: Endl
         await toolbox(manifests(tmp_path, made), bounds=BOUNDS).functions()
 
 
+@pytest.mark.usefixtures("short_grace")
 async def test_an_endless_line_of_a_process_ends_it(tmp_path: Path) -> None:
     mcp = {"transport": "stdio", "command": sys.executable, "args": [mcp_endless_server.__file__]}
     said = await told(tmp_path, tool(mcp=mcp))

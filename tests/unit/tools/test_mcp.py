@@ -266,6 +266,7 @@ async def test_a_server_that_ends_in_the_middle_is_started_again_at_the_next_cal
     assert "shop: inner secret" in caplog.text
 
 
+@pytest.mark.usefixtures("short_grace")
 async def test_a_server_that_does_not_want_to_end_is_killed(tmp_path: Path) -> None:
     async with knowing(tmp_path, with_args("stubborn"), "process", "spawn") as caller:
         pid = (await caller.call("shop_process"))["pid"]
@@ -275,6 +276,7 @@ async def test_a_server_that_does_not_want_to_end_is_killed(tmp_path: Path) -> N
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.usefixtures("short_grace")
 async def test_a_server_that_never_says_it_is_ready_is_broken(tmp_path: Path) -> None:
     opening, pid = await waiting_for_silence(tmp_path)
     let_pass(seconds=BOUNDS.start)
@@ -283,6 +285,7 @@ async def test_a_server_that_never_says_it_is_ready_is_broken(tmp_path: Path) ->
     assert not is_alive(pid)
 
 
+@pytest.mark.usefixtures("short_grace")
 async def test_whoever_stops_waiting_for_a_server_leaves_no_process(tmp_path: Path) -> None:
     opening, pid = await waiting_for_silence(tmp_path)
     opening.cancel()

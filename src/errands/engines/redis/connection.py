@@ -187,11 +187,16 @@ class RedisServer:
         )
 
     async def close(self) -> None:
-        if self._calls:
-            await asyncio.wait(self._calls)
+        await self._finish_calls()
+        # The second call of a check that is under way would connect a closed client again.
+        await self.check.stop()
+        await self._finish_calls()
         with suppress(redis_errors.RedisError, OSError):
             await self.client.aclose()
-        await self.check.stop()
+
+    async def _finish_calls(self) -> None:
+        while self._calls:
+            await asyncio.wait(self._calls)
 
     # Calls
 
