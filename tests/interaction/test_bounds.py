@@ -5,6 +5,7 @@ The next attack is one more row of `ATTACKS`.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -34,15 +35,20 @@ LARGE = 20 * MEGABYTE
 BUDGET = 64 * MEGABYTE
 
 PROGRAM = f"""
-from errands import A2AServer, AgentCardConfig, ApiKeyMiddleware, TaskContext, Worker
+from errands import A2AServer, AgentCardConfig, ApiKeyMiddleware, CapabilitiesConfig, TaskContext, Worker
 
 class Agent(Worker):
     async def handle(self, ctx: TaskContext) -> None:
-        await ctx.complete("x" * {LARGE} if ctx.user_text == "large" else ctx.user_text)
+        if ctx.user_text == "pause":
+            await ctx.request_input("x" * {LARGE})
+        else:
+            await ctx.complete("x" * {LARGE} if ctx.user_text == "large" else ctx.user_text)
 
 server = A2AServer(
     worker=Agent(),
-    agent_card=AgentCardConfig(name="Agent", description="Answers."),
+    agent_card=AgentCardConfig(
+        name="Agent", description="Answers.", capabilities=CapabilitiesConfig(streaming=True)
+    ),
     storage="memory",
     middlewares=[ApiKeyMiddleware(["key"])] if MIDDLEWARE else [],
 )
@@ -130,10 +136,33 @@ def read_all(client: socket.socket) -> None:
             pass
 
 
+def task_of(target: Target, text: str) -> str:
+    """Return the id of a new task, in a context of its own of the name `c`."""
+    answer = httpx.post(f"{target.url}/message:send", json={"message": message(text, contextId="c")}, timeout=60)
+    task_id: str = answer.json()["task"]["id"]
+    return task_id
+
+
 def answers_that_are_not_read(target: Target) -> Run:
-    large = httpx.post(f"{target.url}/message:send", json={"message": message("large")}, timeout=60)
-    task_id = large.json()["task"]["id"]
+    task_id = task_of(target, "large")
     return lambda: [target.send(request(f"/tasks/{task_id}", method="GET")) for _ in range(40)]
+
+
+def answers_of_every_binding_that_are_not_read(target: Target) -> Run:
+    task_id = task_of(target, "pause")
+    methods = {"/": ("GetTask", "tasks/get", "SubscribeToTask", "tasks/resubscribe"), "/a2a": ("tasks/get",)}
+    requests = [
+        *(
+            request(path, method="GET")
+            for path in (f"/v1/tasks/{task_id}", f"/tasks/{task_id}:subscribe", "/tasks?contextId=c")
+        ),
+        *(
+            request(path, json.dumps(rpc(method, {"id": task_id})).encode())
+            for path, names in methods.items()
+            for method in names
+        ),
+    ]
+    return lambda: [target.send(each) for each in requests * 5]
 
 
 def uploads_that_stand_still(target: Target) -> Run:
@@ -183,6 +212,7 @@ ATTACKS = [
     Attack("pipelined requests", pipelined, most=40),
     Attack("pipelined requests whose answers are read", pipelined_and_read, most=40),
     Attack("answers that are not read", answers_that_are_not_read, most=300),
+    Attack("answers of every binding that are not read", answers_of_every_binding_that_are_not_read, most=300),
     Attack("uploads that stand still", uploads_that_stand_still, most=150),
     Attack("uploads of strangers", uploads_of_strangers, most=40, asks=True),
     Attack("tiny values", message_with(data(b"[]", 3_000_000)), most=150),

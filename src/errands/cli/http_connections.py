@@ -27,6 +27,9 @@ from errands.server.lane import Budget
 MAX_HEAD = 64 * 1024
 #: Bytes that are parsed at once. As many requests as they contain may wait behind the one that is answered.
 _PIECE = 8 * 1024
+#: Seconds between a response and the next request, if that has waited behind it. A connection whose requests always
+#: wait would otherwise keep the event loop busy, and the threads of the store from getting a turn.
+_PAUSE = 0.001
 
 _INVALID = "Invalid HTTP request received."
 _CLOSE = (b"connection", b"close")
@@ -226,12 +229,20 @@ class HttpConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         if self.pipeline:
             self._answering = self.pipeline[-1][0]
-            super().on_response_complete()
-        else:
-            self._answering = None
-            if self._in_request and not self.unread:
-                self.budget.release(self)
-            self._wait_for_next_request()
+            self.loop.call_later(_PAUSE, self._answer_next)
+            return
+        self._answering = None
+        if self._in_request and not self.unread:
+            self.budget.release(self)
+        self._wait_for_next_request()
+        if self.flow.is_held or self._in_request:
+            self._read_after_response()
+
+    def _answer_next(self) -> None:
+        super().on_response_complete()
+        self._read_after_response()
+
+    def _read_after_response(self) -> None:
         if self.flow.is_held:
             self._read_on()
         if self._in_request and not self.transport.is_closing():

@@ -118,7 +118,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     protocol_versions: str = "1.0,0.3"
     #: Bytes of the largest request body.
     max_body_bytes: Amount = 10 * 1024 * 1024
-    #: Bytes of incomplete requests and unread answers that `errands serve` holds in one process.
+    #: Bytes of large requests and unread answers in one process.
     max_buffered_bytes: Amount = 256 * 1024 * 1024
     #: Parts of the largest message.
     max_message_parts: Amount = 1000

@@ -161,6 +161,8 @@ class HttpExchange(IncomingRequest):
         head: list[Header] = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
         if self.scope["method"] == "HEAD":
             body = b""
+        if len(body) > LARGE:
+            await asyncio.sleep(0)  # encoding it has held the loop, and writing it will
         if not headers and not self.extra_headers:
             send_whole = self.scope.get("extensions", {}).get(WHOLE_RESPONSE)
             if send_whole is not None and send_whole(self._send, status, head, body):
@@ -236,6 +238,8 @@ class HttpExchange(IncomingRequest):
                     async with self.lane.turn(sum(len(item.data) for item in items), is_held=True):
                         pass
                 frames = b"".join(map(frame_of, items)) or KEEP_ALIVE
+                if len(frames) > LARGE:
+                    await asyncio.sleep(0)
                 del items  # do not keep it in memory while the client does not read, or while nothing happens
                 await self.write(frames)
                 del frames

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from errands.errors import InvalidRequestError
+from errands.errors import InvalidRequestError, PayloadTooLargeError
 from errands.model.base import encode
 from errands.operations import OPERATIONS
 from errands.wire import v1_0
-from errands.wire.bounds import MAX_DEPTH, check_json
+from errands.wire.bounds import MAX_DEPTH, check_json, check_outline
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(alphabet='[]{}"\\ab', max_size=5),
@@ -131,3 +131,19 @@ def test_reading_takes_time_in_proportion_to_a_text(text: str) -> None:
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
     request = v1_0.JSON.read_request(OPERATIONS["SendMessage"], encode({"message": message}))
     assert request.message.parts[0].text == text
+
+
+@pytest.mark.parametrize("name", ["parts", "content"])
+@pytest.mark.parametrize("around", [b'{"message":{%b}}', b'{"jsonrpc":"2.0","params":{"message":{%b}}}'])
+def test_parts_are_counted_without_decoding_them(name: str, around: bytes) -> None:
+    body = around % b'"%b":[%b]' % (name.encode(), b",".join([b"{}"] * 11))
+    check_outline(body, 11)
+    with pytest.raises(PayloadTooLargeError, match="max_message_parts"):
+        check_outline(body, 10)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"message":1}', b'{"params":null}', b'{"message":{"parts":"x"}}', b"\xff"]
+)
+def test_a_request_of_another_form_is_left_to_the_dialect(body: bytes) -> None:
+    check_outline(body, 0)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -252,6 +252,7 @@ class SQLiteQueries(LocalEngine):
 
 def _load(connection: sqlite3.Connection, task_id: str, scope: Scope | None, most: int) -> StoredTask:
     rows = connection.execute(QUERIES["load"], {"id": task_id, "most": most}).fetchall()
+    rows.sort(key=itemgetter(0))  # the task's own row has the lowest number; sorting in SQL would copy the content
     row = read_rows(f"[{rows[0][1]}]")[0] if rows else None
     if row is None or scope not in (None, row.scope):
         raise TaskNotFoundError(taskId=task_id)

@@ -81,6 +81,12 @@ json_group_array(
 ) AS labels,
 CAST(group_concat(events.data, '') AS BLOB) AS data
 
+-- fragment: alone
+-- One event as such a row: a large one is not copied on its way.
+events.place >> 6 AS pack,
+json_array(json_array(events.place, events.kind, length(events.data), events.at, events.lease)) AS labels,
+CAST(events.data AS BLOB) AS data
+
 -- fragment: snapshot_of_one
 -- The snapshot of one task.
 FROM tasks JOIN events ON events.place = tasks.no << 28
@@ -101,12 +107,10 @@ WITH size (bytes) AS MATERIALIZED (
 SELECT 0 AS pack, {record} AS labels, (SELECT bytes FROM size) AS data
 FROM tasks WHERE id = :id
 UNION ALL
-SELECT {packed} {snapshot_of_one} AND (SELECT bytes <= :most FROM size)
-GROUP BY 1
+SELECT {alone} {snapshot_of_one} AND (SELECT bytes <= :most FROM size)
 UNION ALL
 SELECT {packed} {tail_of_one} AND (SELECT bytes <= :most FROM size)
 GROUP BY 1
-ORDER BY 1
 
 -- fragment: snapshots
 -- The snapshots of several tasks.
@@ -121,10 +125,9 @@ WHERE tasks.no IN (SELECT value FROM json_each(:nos)) AND (:with_artifacts OR ev
 
 -- name: contents
 -- The snapshots and tails of several tasks.
-SELECT {packed} {snapshots} GROUP BY 1
+SELECT {alone} {snapshots}
 UNION ALL
 SELECT {packed} {tails} GROUP BY 1
-ORDER BY 1
 
 -- name: sizes
 -- How many bytes `contents` would return of each task, as JSON, without reading them.
