@@ -122,7 +122,7 @@ class Files(ABC):
         await self._run(self._put, path, content)
 
     async def info(self, path: str) -> MountedFile:
-        """Raises `MountError` if there is no such file."""
+        """Raises `MountError` if the file does not exist."""
         kind = _TYPES.guess_type(path.rpartition("/")[2], strict=False)[0]
         return MountedFile(path, kind or "application/octet-stream", await self._run(self._size, path))
 

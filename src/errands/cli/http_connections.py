@@ -276,7 +276,7 @@ class HttpConnection(HttpToolsProtocol):
         return self._idle_since if self._idle_since > 0 and self._answering is None and not self._in_request else None
 
     def _close_idle_connection(self) -> bool:
-        """Close the connection that has been idle for longest; return False if there is none."""
+        """Close the connection that has been idle for longest; return False if none is idle."""
         idle = {
             each.idle_since: each.transport
             for each in self.connections

@@ -39,7 +39,7 @@ class Received(NamedTuple):
 
     response: StreamResponse
     event_id: str | None = None
-    #: It stands for events that the agent no longer keeps.
+    #: It replaces events that the agent no longer keeps.
     gap: bool = False
 
 

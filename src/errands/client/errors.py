@@ -34,7 +34,7 @@ class NotConnectedError(A2AClientError):
 
 
 class AgentNotFoundError(A2AClientError):
-    """There is no valid agent card at `url`; `reason` says what was found instead."""
+    """No valid agent card was found at `url`; `reason` says what was found instead."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"no agent found at {url}: {reason}")

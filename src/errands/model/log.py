@@ -217,7 +217,7 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     #: Bytes of stored content that are read for one page, unless a single task has more. Without this bound a client
     #: could fill a server's memory with one request, because what it sent before may be large.
     page_bytes: int = 8 * 2**20
-    #: Whether a page that would have to be shorter for its size is refused. Engines that cannot tell need not.
+    #: Whether a page that would have to be shorter for its size is refused. Engines may not know this.
     only_small: bool = False
     page_token: str = ""
     #: False leaves the artifacts out, and does not read them.

@@ -317,7 +317,7 @@ class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def parts(self) -> list[core.Part]:
-        """What guardrails look at: artifacts first, then messages."""
+        """The parts that guardrails check: those of artifacts first, then those of messages."""
         last = [] if self.ending.message is None else [self.ending.message]
         added: list[core.Artifact | core.Message] = [*self.artifacts, *self.messages, *last]
         return [part for one in added for part in one.parts]

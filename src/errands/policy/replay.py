@@ -32,7 +32,7 @@ class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def stops(self) -> bool:
-        """Whether it would have blocked the call or ended the task."""
+        """Return whether it would have blocked the call or ended the task."""
         return self.outcome == "exceeded" or self.outcome.endswith((": block", ": lock_task"))
 
     @property

@@ -50,7 +50,7 @@ class Phase(enum.Enum):
 
     @property
     def guards(self) -> bool:
-        """Whether it is a guardrail of the agent, where a failing step can lock the task but not block a call."""
+        """Return whether it guards the agent: there a failing step can lock the task but not block a call."""
         return self in (Phase.GUARDRAIL_BEFORE, Phase.GUARDRAIL_AFTER)
 
     @property

@@ -26,10 +26,10 @@ _decode_options = msgspec.json.Decoder(RequestOptions).decode
 
 
 class Turns(Protocol):
-    """Makes those who read much wait for each other."""
+    """Makes requests that read large values wait for each other."""
 
     def turn(self, size: int) -> AbstractAsyncContextManager[object]:
-        """Return a block in which so many bytes may be read. Entering it waits, and may raise `A2AError`."""
+        """Return a block in which `size` bytes may be read. Entering it waits, and may raise `A2AError`."""
 
 
 class CallContext(msgspec.Struct):

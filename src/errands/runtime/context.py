@@ -187,12 +187,12 @@ class TaskContext:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the task is to be canceled. Look at it in long loops; then `fail` or just return."""
+        """Return whether the task is to be canceled. Check it in long loops; then `fail` or just return."""
         return self._turn.is_cancelled
 
     @property
     def turn_ended(self) -> bool:
-        """Whether a lifecycle method was called."""
+        """Return whether a lifecycle method was called."""
         return self._turn.ended
 
     # Lifecycle

@@ -57,7 +57,7 @@ class User:
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether the caller has a name."""
+        """Return whether the caller has a name."""
         return bool(self.user_name)
 
 

@@ -60,7 +60,7 @@ class Submission(msgspec.Struct, gc=False):
 
     @property
     def settled(self) -> bool:
-        """Whether the turn of the message has ended.
+        """Return whether the turn of the message has ended.
 
         A task that has paused and still runs has not come to a queued message yet.
         """

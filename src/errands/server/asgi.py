@@ -59,7 +59,7 @@ class IncomingRequest:
     on_accepted: Callable[[], object] | None = None
 
     def turn(self, size: int) -> AbstractAsyncContextManager[object]:
-        """Return a block in which so many bytes may be read for this request, when it is its turn."""
+        """Return a block in which `size` bytes may be read for this request, when it is its turn."""
         return self.lane.turn(size)
 
     def header(self, name: bytes) -> str:

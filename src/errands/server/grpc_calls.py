@@ -23,7 +23,7 @@ SMALL = 16 * 1024
 _ARRIVAL, _PACE = 30.0, 16 * 1024
 #: Seconds after which a message that has not arrived counts as slow.
 _QUICK = 1.0
-#: Stands for the time at which a message began to arrive, once it has been refused.
+#: In place of the time at which a message began to arrive, once it has been refused.
 _REFUSED = -1.0
 
 

@@ -34,7 +34,7 @@ class MalformedAnswerError(Exception):
 
 
 class Route(NamedTuple):
-    """One row of the HTTP+JSON table. `{name}` in the path stands for the request's field of that name."""
+    """One row of the HTTP+JSON table. `{name}` in the path is the request's field of that name."""
 
     operation: Operation
     methods: frozenset[str]

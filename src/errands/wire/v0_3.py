@@ -370,7 +370,7 @@ class SdkRest(RestV03):
 
 
 def _find(value: Any, *names: str) -> Any:
-    """Return what is found in objects inside each other under these names; None where there is none."""
+    """Return the value under these names in nested objects; None if it is missing."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value

@@ -158,7 +158,7 @@ class AnyLlmModel(Model):
     def _provider(self, name: str) -> Any:
         """Return a provider of any-llm.
 
-        Raises `ConfigurationError` if there is no such provider, or if its package or key is missing.
+        Raises `ConfigurationError` if the provider is unknown, or if its package or key is missing.
         """
         if name not in self._made:
             self._made[name] = self._make(name)

@@ -92,7 +92,7 @@ class McpBackend(Backend):
 
     async def discover(self, action: str | None) -> list[Discovered]:
         document = configuration(self.equipment.tool, action, Mcp)
-        # There is no task yet, so there is no context either.
+        # Without a task there is not yet a context.
         connection = await self._connection(await self._server(document, {}, {}, Session("")))
         tools = await connection.tools(self.equipment.bounds.timeout)
         max_schemas = _MAX_SCHEMAS // max(len(tools), 1)

@@ -76,7 +76,7 @@ class McpConnection:
         self._task = asyncio.create_task(self._live())
 
     async def open(self, seconds: float) -> None:
-        """Raises `BrokenToolError` if there is no server, or if it does not answer in time."""
+        """Raises `BrokenToolError` if the server cannot be reached or does not answer in time."""
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.shield(self._opened)
@@ -118,7 +118,7 @@ class McpConnection:
         return found
 
     async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
-        """Raises `ToolError` if there is no result; an error that the tool itself reports is a result."""
+        """Raises `ToolError` without a result; an error that the tool itself reports is a result."""
         try:
             async with asyncio.timeout(seconds):
                 result = await self._client.call_tool(name, arguments)

@@ -133,7 +133,7 @@ class ApiOperation(msgspec.Struct, frozen=True, kw_only=True):
     #: By the names that the model uses, like `places`.
     parameters: dict[str, Schema]
     places: dict[str, ParameterPlace]
-    #: The media type of the body; None if there is no body.
+    #: The media type of the body; None without a body.
     media: str | None
     #: Whether the body is the parameter `body`, and not made of several.
     whole_body: bool
@@ -203,7 +203,7 @@ class ApiDocument:
         return self._operations.get(name)
 
     def resolved(self, node: Any) -> Object:
-        """Return an object, or the one that its `$ref` points to; empty if there is none."""
+        """Return an object, or the one that its `$ref` points to; empty if it is missing."""
         for _ in range(_MAX_REFERENCES):
             if not isinstance(node, dict) or not isinstance(node.get("$ref"), str):
                 break

@@ -134,7 +134,7 @@ class Program(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def may_be_map(self) -> bool:
-        """Whether it may return a map, as far as that is known before it is evaluated."""
+        """Return whether it may return a map, as far as that is known before it is evaluated."""
         return str(self.expression.return_type()).startswith(("MAP", "DYN"))
 
 

@@ -370,7 +370,7 @@ _VARINT = 0
 
 class Position(NamedTuple):
     version: int
-    #: The event stands for others that are no longer kept.
+    #: The event replaces others that are no longer kept.
     gap: bool
 
 
