@@ -182,8 +182,6 @@ class Accepted(msgspec.Struct):
 
     row: TaskRow
     judged: Judged
-    #: The encoded task, if the change brought it along.
-    snapshot: bytes | None
 
 
 class CommitBatch:
@@ -201,8 +199,11 @@ class CommitBatch:
         self._receipts = receipts
         self._next_number = next_number
         self._max_version = max_version
-        #: What is to be stored.
+        #: What is to be stored: the accepted changes, and by tasks' numbers and by conversations the last of each kind
+        #: that they brought along.
         self.accepted: list[Accepted] = []
+        self.snapshots: dict[int, bytes] = {}
+        self.contexts: dict[tuple[Scope, str], tuple[bytes, int]] = {}
 
     def judge(self, changes: Iterable[Change]) -> list[Judged | ErrandsError]:
         """Return what came of each change; those that are accepted are added to `accepted`."""
@@ -230,9 +231,12 @@ class CommitBatch:
         row.head = judged.head
         if snapshot is not None:
             row.folded = judged.head.version
+            self.snapshots[row.no] = snapshot
+        if change.context is not None:
+            self.contexts[row.scope, row.context_id] = change.context, change.at
         if message is not None:
             self._receipts[message] = Receipt(change.task_id, change.at)
-        self.accepted.append(Accepted(row, judged, snapshot))
+        self.accepted.append(Accepted(row, judged))
         return judged
 
 

@@ -81,7 +81,7 @@ class PostgresStore:
 
     def start(self, connection: Connection) -> None:
         """Begin with this connection; the lanes make further ones when they need them."""
-        lanes = [Lane(self._options, self._process, number) for number in range(self._options.lanes)]
+        lanes = [WriterLane(self._options, self._process, number) for number in range(self._options.lanes)]
         lanes[0].connection = connection
         self._lanes = [self._loop.create_task(self._run(lane), name="errands-postgres-writer") for lane in lanes]
 
@@ -105,12 +105,12 @@ class PostgresStore:
         self._news.set()
         await asyncio.gather(*self._lanes)
 
-    async def _run(self, lane: Lane) -> None:
+    async def _run(self, lane: WriterLane) -> None:
         while await self._turn(lane):
             pass
         await lane.close()
 
-    async def _turn(self, lane: Lane) -> bool:
+    async def _turn(self, lane: WriterLane) -> bool:
         """Take, write, commit and deliver a batch; false when nothing will follow.
 
         This is not the body of a loop, so that a lane that waits holds on to nothing.
@@ -141,7 +141,7 @@ class PostgresStore:
         self._news.set()
         return True
 
-    async def _prepare(self, lane: Lane, jobs: list[CommitJob]) -> Prepared:
+    async def _prepare(self, lane: WriterLane, jobs: list[CommitJob]) -> Prepared:
         """Do everything but the commit."""
         connection = await lane.begin()
         if type(jobs[0].work) is Change:
@@ -152,7 +152,7 @@ class PostgresStore:
             return Prepared([error], is_noted=False)
         return Prepared([result], is_noted=await lane.note(connection))
 
-    async def _recover(self, lane: Lane, jobs: list[CommitJob], failure: Exception) -> None:
+    async def _recover(self, lane: WriterLane, jobs: list[CommitJob], failure: Exception) -> None:
         """Undo a batch that failed, and put it back as long as another try may succeed."""
         if is_lost(failure) or is_read_only(failure):
             lane.drop()
@@ -177,7 +177,7 @@ class PostgresStore:
 
     # A batch of changes: locked together, judged one by one, stored with one statement
 
-    async def _write(self, connection: Connection, changes: list[Change], lane: Lane) -> Prepared:
+    async def _write(self, connection: Connection, changes: list[Change], lane: WriterLane) -> Prepared:
         """Write the changes that are accepted.
 
         The first try assumes that new tasks are new and that no message came before, which is nearly always so; if not,
@@ -207,7 +207,7 @@ class PostgresStore:
         raise StorageError("Other processes keep writing to the same tasks; nothing was written. Try again")
 
     async def _store(
-        self, connection: Connection, batch: CommitBatch, deleted: list[str], lane: Lane
+        self, connection: Connection, batch: CommitBatch, deleted: list[str], lane: WriterLane
     ) -> list[tuple[str, int]] | None:
         """Write a batch, and return the tasks with readers here; None when another process was faster.
 
@@ -240,36 +240,34 @@ class PostgresStore:
                 QUERIES["append"], *_columns(heads, 4), *_columns(logged, 5), *news, *number
             )
             return watched if counts[:2] == (len(rows), len(events)) else None
-        snapshots: dict[int, bytes] = {}
         receipts: dict[bytes, tuple[str, int, int]] = {}
-        contexts: dict[tuple[Scope, str], tuple[bytes, int]] = {}
         tallies: dict[tuple[int, str], int] = {}
         for accepted in batch.accepted:
             row, judged, change = accepted.row, accepted.judged, accepted.judged.change
-            if accepted.snapshot is not None:
-                snapshots[row.no] = accepted.snapshot
             if change.receipt is not None:
                 key = receipt_key(change.scope, change.receipt)
                 receipts[key] = storable(row.id), change.at, receipt_until(change)
-            if change.context is not None:
-                contexts[row.scope, row.context_id] = change.context, change.at
             if judged.head.state is not judged.before.state:
                 for state, difference in ((judged.before.state, -1), (judged.head.state, 1)):
                     tally = scope_key(row.scope), state.value
                     tallies[tally] = tallies.get(tally, 0) + difference
-        events += [(no, 0, "snapshot", data, 0, None) for no, data in snapshots.items()]
+        events += [(no, 0, "snapshot", data, 0, None) for no, data in batch.snapshots.items()]
         shard = 1 + int(process, 16) % SHARES * self._options.lanes + lane.number
         moved = [
             (scope, state, shard, count)
             for (scope, state), count in sorted(tallies.items())
             if count and state != UNSPECIFIED
         ]
+        contexts = [
+            (*map(storable, (*scope, context_id)), *value)
+            for (scope, context_id), value in sorted(batch.contexts.items())
+        ]
         counts = await connection.fetchrow(
             QUERIES["store"],
             *_columns([_task_columns(row) for row in rows], 26),
             *_columns(events, 6),
             *_columns([(key, *receipt) for key, receipt in sorted(receipts.items())], 4),
-            *_columns([(*map(storable, (*scope, id_)), *value) for (scope, id_), value in sorted(contexts.items())], 6),
+            *_columns(contexts, 6),
             *_columns(moved, 4),
             *news,
             *number,
@@ -340,7 +338,7 @@ async def extend(connection: Connection, worker: str, leases: Sequence[Lease], u
     return lease_signals(leases, {Lease(readable(key), attempt): cancel for key, attempt, cancel in rows})
 
 
-class Lane:
+class WriterLane:
     """A connection that writes. It reconnects when it broke, and finds out whether a commit was done."""
 
     def __init__(self, options: PostgresOptions, process: str, number: int) -> None:

@@ -284,11 +284,9 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
     versions: list[object] = []
     #: Events and snapshots that are too large to be bound.
     large: list[tuple[int, str, bytes, int, str | None]] = []
-    contexts: list[tuple[object, ...]] = []
     #: Rows of which more changes than the version and the time.
     touched: dict[int, TaskRow] = {}
     appended: dict[int, TaskRow] = {}
-    snapshots: dict[int, bytes] = {}
     for accepted in batch.accepted:
         row, change = accepted.row, accepted.judged.change
         base = row.no << VERSION_BITS
@@ -299,17 +297,13 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
                 events += (base + event.version, event.kind, event.data, event.at, lease)
             else:
                 large.append((base + event.version, event.kind, event.data, event.at, lease))
-        if accepted.snapshot is not None:
-            snapshots[base] = accepted.snapshot
         if change.receipt is not None:
             receipts += (change.receipt, row.id, change.at, receipt_until(change))
-        if change.context is not None:
-            contexts.append((*row.scope, row.context_id, change.context, change.at))
-    for base, snapshot in snapshots.items():
+    for no, snapshot in batch.snapshots.items():
         if len(snapshot) <= MAX_BOUND:
-            events += (base, "snapshot", snapshot, 0, None)
+            events += (no << VERSION_BITS, "snapshot", snapshot, 0, None)
         else:
-            large.append((base, "snapshot", snapshot, 0, None))
+            large.append((no << VERSION_BITS, "snapshot", snapshot, 0, None))
     for row in touched.values():
         tasks += _columns(row)
     for row in appended.values():
@@ -321,7 +315,8 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
     _write(connection, "upsert_tasks", tasks, 23)
     _write(connection, "append_to_tasks", versions, 3)
     _write(connection, "upsert_receipts", receipts, 4)
-    if contexts:
+    if batch.contexts:
+        contexts = [(*scope, context_id, *value) for (scope, context_id), value in batch.contexts.items()]
         connection.executemany(QUERIES["save_context"], contexts)
 
 
