@@ -6,6 +6,7 @@ checked; nothing more is reported about the replaced fields from then on.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterator
@@ -42,6 +43,8 @@ _VALUES = {
     dict: "an object",
     type(None): "empty",
 }
+#: Describing the types of an agent takes some milliseconds, and a folder may have hundreds.
+_described = functools.cache(inspect.type_info)
 #: Words that YAML 1.1 read as true and false.
 _OLD_FLAGS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
@@ -113,7 +116,7 @@ def only_document(path: Path, findings: list[Finding], remedy: str) -> Place | N
 def read(kind: type[D], place: Place) -> D:
     """Read a whole document as a struct; everything of the wrong form is reported."""
     assert place.root is not None
-    value: D = _read(inspect.type_info(kind), place.root, place)
+    value: D = _read(_described(kind), place.root, place)
     return value
 
 
