@@ -17,33 +17,15 @@ from typing import Any
 
 import msgspec
 
+from errands import errors
 from errands.clock import Clock, system_clock
 from errands.engines.base import Engine, Retention, Tasks
 from errands.engines.damage import failed_draft
 from errands.engines.subscriptions import Expectation, Subscribers, Subscription
-from errands.errors import (
-    ConcurrencyError,
-    ErrandsError,
-    LeaseLostError,
-    StorageError,
-    TaskNotFoundError,
-    TaskTerminalStateError,
-)
 from errands.lifecycle import Judged, Receipt, judge
+from errands.model import log
 from errands.model.base import encode
 from errands.model.core import FAILED, TERMINAL_STATES, UNSPECIFIED, TaskState
-from errands.model.log import (
-    IDLE,
-    LEASE,
-    Change,
-    Event,
-    Head,
-    Lease,
-    LeaseSignal,
-    RunningTask,
-    Scope,
-    StoredTask,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +48,7 @@ class CommitJob(msgspec.Struct):
 Outcome = tuple[CommitJob, Any]
 
 
-def failures(jobs: Iterable[CommitJob], failure: StorageError) -> list[Outcome]:
+def failures(jobs: Iterable[CommitJob], failure: errors.StorageError) -> list[Outcome]:
     """Return this error for each of the jobs: a copy for each, because callers may add to it."""
     outcomes: list[Outcome] = []
     for job in jobs:
@@ -116,7 +98,7 @@ class CommitQueue:
             taken.append(job)
             if job.alone:
                 break
-            if type(job.work) is Change:
+            if type(job.work) is log.Change:
                 size += sum([len(draft.data) for draft in job.work.events]) + len(job.work.context or b"")
         self._jobs.extendleft(reversed(left))
         self._busy.update([job.key for job in taken if job.key is not None])
@@ -147,31 +129,31 @@ class TaskRow(msgspec.Struct, array_like=True, gc=False):
     #: Names the task's log; counted up in the order of creation.
     no: int
     id: str
-    scope: Scope
+    scope: log.Scope
     context_id: str
     #: The snapshot holds the events up to this version; 0 without a snapshot.
     folded: int
     #: The events up to this version are no longer kept.
     trimmed: int
-    head: Head
+    head: log.Head
     #: PostgreSQL only: the process that has readers of the task.
     watcher: str = ""
 
-    def running(self) -> RunningTask:
-        return RunningTask(task_id=self.id, context_id=self.context_id, scope=self.scope, head=self.head)
+    def running(self) -> log.RunningTask:
+        return log.RunningTask(task_id=self.id, context_id=self.context_id, scope=self.scope, head=self.head)
 
-    def check_ended(self, scope: Scope) -> None:
+    def check_ended(self, scope: log.Scope) -> None:
         """Raise unless the task may be deleted in this scope: `TaskNotFoundError` or `ConcurrencyError`."""
         if self.scope != scope:
-            raise TaskNotFoundError(taskId=self.id)
+            raise errors.TaskNotFoundError(taskId=self.id)
         if self.head.state not in TERMINAL_STATES | {UNSPECIFIED}:
-            raise ConcurrencyError(f"task {self.id} is {self.head.state.short}: only ended tasks can be deleted")
+            raise errors.ConcurrencyError(f"task {self.id} is {self.head.state.short}: only ended tasks can be deleted")
 
 
-def lease_signals(leases: Iterable[Lease], held: dict[Lease, bool]) -> list[LeaseSignal]:
+def lease_signals(leases: Iterable[log.Lease], held: dict[log.Lease, bool]) -> list[log.LeaseSignal]:
     """Return the signals of `Broker.extend`. `held` are the extended leases, true for tasks that are to be canceled."""
     return [
-        LeaseSignal(lease.task_id, lost=lease not in held, cancel_requested=held.get(lease, False))
+        log.LeaseSignal(lease.task_id, lost=lease not in held, cancel_requested=held.get(lease, False))
         for lease in leases
         if held.get(lease, True)
     ]
@@ -190,7 +172,7 @@ class CommitBatch:
     def __init__(
         self,
         rows: dict[str, TaskRow],
-        receipts: dict[tuple[Scope, bytes], Receipt],
+        receipts: dict[tuple[log.Scope, bytes], Receipt],
         next_number: Callable[[], int],
         max_version: int,
     ) -> None:
@@ -203,26 +185,26 @@ class CommitBatch:
         #: that they brought along.
         self.accepted: list[Accepted] = []
         self.snapshots: dict[int, bytes] = {}
-        self.contexts: dict[tuple[Scope, str], tuple[bytes, int]] = {}
+        self.contexts: dict[tuple[log.Scope, str], tuple[bytes, int]] = {}
 
-    def judge(self, changes: Iterable[Change]) -> list[Judged | ErrandsError]:
+    def judge(self, changes: Iterable[log.Change]) -> list[Judged | errors.ErrandsError]:
         """Return what came of each change; those that are accepted are added to `accepted`."""
-        outcomes: list[Judged | ErrandsError] = []
+        outcomes: list[Judged | errors.ErrandsError] = []
         for change in changes:
             try:
                 outcomes.append(self._add(change))
-            except ErrandsError as error:
+            except errors.ErrandsError as error:
                 outcomes.append(error)
         return outcomes
 
-    def _add(self, change: Change) -> Judged:
+    def _add(self, change: log.Change) -> Judged:
         row = self.rows.get(change.task_id)
         message = None if change.receipt is None else (change.scope, change.receipt)
         receipt = None if message is None else self._receipts.get(message)
         scope, head = (None, None) if row is None else (row.scope, row.head)
         judged = judge(scope, head, receipt, change)
         if judged.head.version > self._max_version:
-            raise StorageError(f"the log of task {change.task_id} is full: it holds {self._max_version} events")
+            raise errors.StorageError(f"the log of task {change.task_id} is full: it holds {self._max_version} events")
         # Before anything is changed: a task that cannot be encoded must leave no trace.
         snapshot = None if change.fold is None else encode(change.fold)
         if row is None:
@@ -275,7 +257,7 @@ class LocalEngine(Engine):
             self.wake_workers()
 
     async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
-        claimed: list[StoredTask] = []
+        claimed: list[log.StoredTask] = []
         while len(claimed) < limit:
             leased = await self._lease_due(worker, agents, limit - len(claimed), until)
             damaged = [stored for stored in leased if stored.damage]
@@ -283,7 +265,7 @@ class LocalEngine(Engine):
             for stored in damaged:
                 try:
                     await self.set_aside(stored, worker)
-                except ErrandsError:
+                except errors.ErrandsError:
                     # Tasks that can be run must not wait for it. Its lease keeps it away for a while.
                     logger.exception("task %s is damaged and could not be ended", stored.task.id)
                     return claimed
@@ -295,46 +277,46 @@ class LocalEngine(Engine):
     async def _lease_due(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
         """Do what `claim` does, and return damaged tasks as well."""
 
-    async def set_aside(self, stored: StoredTask, worker: str = "") -> None:
+    async def set_aside(self, stored: log.StoredTask, worker: str = "") -> None:
         now, head = self.clock(), stored.head
         if head.worker not in ("", worker) and head.due_at is not None and head.due_at > now:
             return
         # Only the holder of the lease may fail any task, so it is leased first.
-        lease = Change(
+        lease = log.Change(
             task_id=stored.task.id,
             scope=stored.scope,
             fence=head.attempt,
             at=now,
-            work=LEASE,
+            work=log.LEASE,
             due_at=now,
             worker="set aside",
         )
-        end = Change(
+        end = log.Change(
             task_id=stored.task.id,
             scope=stored.scope,
             events=(failed_draft(stored, now),),
             fence=head.attempt + 1,
             at=now,
             state=FAILED,
-            work=IDLE,
+            work=log.IDLE,
             cancel_requested=False,
         )
-        with suppress(ConcurrencyError, LeaseLostError, TaskTerminalStateError):
+        with suppress(errors.ConcurrencyError, errors.LeaseLostError, errors.TaskTerminalStateError):
             await self.commit(lease)
             try:
                 await self.commit(end)
-            except StorageError:
+            except errors.StorageError:
                 # Its log may be what is damaged.
                 await self.commit(msgspec.structs.replace(end, events=()))
 
-    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> Subscription:
+    def subscribe(self, task_id: str, scope: log.Scope, after: int, *, caught_up: bool = False) -> Subscription:
         self._watch(task_id)
         return self.subscribers.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
 
     def tell(self, task_id: str, data: bytes) -> None:
-        self.subscribers.tell(task_id, Event(0, "status", data))
+        self.subscribers.tell(task_id, log.Event(0, "status", data))
 
-    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> Expectation:
+    def expect(self, task_id: str, scope: log.Scope, states: frozenset[TaskState]) -> Expectation:
         self._watch(task_id)
         return self.subscribers.expect(task_id, scope, states, self.load)
 
