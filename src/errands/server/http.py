@@ -5,6 +5,7 @@ Every request passes through it, so it is thin.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from errands.errors import A2AError, MethodNotFoundError, StorageError, UnavailableError
 from errands.model.base import encode
+from errands.runtime.call import LARGE
 from errands.runtime.settings import ServerRole
 from errands.runtime.streams import EventStream
 from errands.server import praisonai
@@ -200,7 +202,10 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
             after=b"}",
         )
         return
-    await exchange.respond(200, jsonrpc.result_bytes(request_id, dialect.write_response(operation, result)))
+    body = dialect.write_response(operation, result)
+    if len(body) > LARGE:
+        await asyncio.sleep(0)  # as in `respond`: copying it is another piece of work
+    await exchange.respond(200, jsonrpc.result_bytes(request_id, body))
 
 
 async def serve_rest(exchange: HttpExchange, dispatcher: Dispatcher, routed: RoutedOperation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from errands import errors
 from errands.model.base import encode
 from errands.model.requests import CancelTaskRequest, GetTaskRequest, ListTasksResponse, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
+from errands.runtime.call import LARGE
 from errands.runtime.streams import EventStream
 from errands.server.asgi import HttpExchange
 from errands.server.cards import CardForm, CardPublisher
@@ -63,6 +65,8 @@ async def serve(exchange: HttpExchange, dispatcher: Dispatcher, cards: CardPubli
         writer = PraisonStream()
         await exchange.send_frames(result, lambda item: writer.write(item.data), error_frame, end=writer.end)
         return
+    if len(result) > LARGE:
+        await asyncio.sleep(0)  # as in `respond`: copying it is another piece of work
     await exchange.respond(200, jsonrpc.result_bytes(request_id, result))
 
 
