@@ -171,6 +171,17 @@ class AsksOn(Worker):
         await ctx.request_input("And then?")
 
 
+@pytest.mark.parametrize("path", ["/", "/a2a"])
+@pytest.mark.parametrize("padding", [1, 100_000])
+async def test_a_message_of_too_many_parts_is_refused_with_the_id_of_its_request(path: str, padding: int) -> None:
+    parts = [{"text": "x"}, {"text": "y" * padding}]
+    body = rpc("message/send", {"message": {"messageId": "m", "role": "user", "parts": parts}}, 7)
+    async with http(serve(AsksOn(), settings=Settings(max_message_parts=1))) as client:
+        answer = await client.post(path, json=body)
+        assert (answer.status_code, answer.json()["id"]) == (413, 7)
+        assert "max_message_parts" in answer.json()["error"]["message"]
+
+
 async def test_a_task_does_not_grow_without_end(binding: str, storage: str) -> None:
     settings = Settings(storage=storage, max_body_bytes=4096)
     async with http(serve(AsksOn(), settings=settings)) as client:

@@ -21,7 +21,7 @@ from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream, StreamItem
 from errands.server.errors import client_error
 from errands.server.lane import LARGE_BODY, Lane
-from errands.wire.bounds import MAX_DEPTH, check_json, check_outline
+from errands.wire.bounds import MAX_DEPTH, check_json
 from errands.wire.dialect import Dialect
 from errands.wire.sse import ERROR_EVENT, GAP_EVENT, KEEP_ALIVE, frame, named, plain_frame
 
@@ -122,7 +122,6 @@ class HttpExchange(IncomingRequest):
         if len(body) > LARGE_BODY:
             async with self.lane.turn(len(body), is_held=True):
                 self._check(body)
-                check_outline(body, self._settings.max_message_parts)
                 await asyncio.sleep(0)
         else:
             self._check(body)

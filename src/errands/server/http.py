@@ -179,6 +179,7 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
         if dialect is v0_3.JSONRPC and exchange.header(b"a2a-version") == "0.3.0":
             dialect = v0_3.JSONRPC_A2AKIT  # no other known client sends the patch number
         dispatcher.check_version(exchange)
+        dispatcher.check_outline(operation, call.params)
         request = dialect.read_request(operation, call.params)
         del body, call  # the answer may take hours
         exchange.ends_at_pause = dialect.ends_at_pause
@@ -223,6 +224,7 @@ async def serve_rest(exchange: HttpExchange, dispatcher: Dispatcher, routed: Rou
             body = b""
         dialect = dialect.variant(body, exchange.headers.get(b"user-agent", b""))
         if is_post:
+            dispatcher.check_outline(operation, body)
             request = dialect.read_request(operation, body or b"{}", values)
         else:
             query = {key: value for key, value in exchange.query.items() if key.lower() != "a2a-version"}

@@ -86,23 +86,16 @@ class _Params(msgspec.Struct, frozen=True):
     message: _Message = _Message()
 
 
-class _Outline(_Params, frozen=True):
-    """A request over HTTP+JSON, or over JSON-RPC."""
-
-    params: _Params = _Params()
+_read_outline = msgspec.json.Decoder(_Params).decode
 
 
-_read_outline = msgspec.json.Decoder(_Outline).decode
-
-
-def check_outline(body: bytes, max_parts: int) -> None:
-    """Raise `PayloadTooLargeError` if the message in a request has too many parts, at a fraction of decoding them."""
+def check_outline(params: bytes, max_parts: int) -> None:
+    """Raise `PayloadTooLargeError` if the message to send has too many parts, at a fraction of decoding them."""
     try:
-        outline = _read_outline(body)
+        message = _read_outline(params).message
     except UNREADABLE:
         return  # the dialect will say what is wrong with it
-    for message in (outline.message, outline.params.message):
-        check_parts(max(len(message.parts), len(message.content)), max_parts)
+    check_parts(max(len(message.parts), len(message.content)), max_parts)
 
 
 def check_values(count: int, most: int) -> None:

@@ -21,7 +21,7 @@ from errands.model import core, requests
 from errands.model.base import Metadata, Model, encode
 from errands.model.card import AgentCard
 from errands.operations import OPERATIONS, Operation
-from errands.wire.bounds import check_parts
+from errands.wire.bounds import check_outline
 from errands.wire.dialect import ClientDialect, Json, MalformedAnswerError
 from errands.wire.sse import named, plain_frame
 from errands.wire.status import STATUS, from_jsonrpc
@@ -254,7 +254,8 @@ def read_request(method: str, params: bytes, max_parts: int) -> tuple[Operation,
         if name == "GetExtendedAgentCard":
             return OPERATIONS[name], requests.GetExtendedAgentCardRequest()
         if name in ("SendMessage", "SendStreamingMessage"):
-            return OPERATIONS[name], _read_send(msgspec.json.decode(params, type=_SendParams), max_parts)
+            check_outline(params, max_parts)
+            return OPERATIONS[name], _read_send(msgspec.json.decode(params, type=_SendParams))
         wanted = msgspec.json.decode(params, type=_TaskParams)
     except msgspec.ValidationError as error:
         raise InvalidParamsError(f"Invalid params: {error}") from None
@@ -271,12 +272,10 @@ def read_request(method: str, params: bytes, max_parts: int) -> tuple[Operation,
     return OPERATIONS[name], OPERATIONS[name].request(id=wanted.id)
 
 
-def _read_send(params: _SendParams, max_parts: int) -> requests.SendMessageRequest:
+def _read_send(params: _SendParams) -> requests.SendMessageRequest:
     message, wanted = params.message, params.configuration or _PraisonConfiguration()
     if message is None:
         raise InvalidParamsError("Invalid params: 'message' required", field="message")
-    # Before they are converted, which takes many times as long as decoding them.
-    check_parts(len(message.parts), max_parts)
     if message.role not in ("user", core.Role.USER):
         raise InvalidParamsError(f"Invalid params: role must be 'user', not {message.role[:40]!r}", field="role")
     parts: list[core.Part] = []

@@ -134,16 +134,13 @@ def test_reading_takes_time_in_proportion_to_a_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["parts", "content"])
-@pytest.mark.parametrize("around", [b'{"message":{%b}}', b'{"jsonrpc":"2.0","params":{"message":{%b}}}'])
-def test_parts_are_counted_without_decoding_them(name: str, around: bytes) -> None:
-    body = around % b'"%b":[%b]' % (name.encode(), b",".join([b"{}"] * 11))
+def test_parts_are_counted_without_decoding_them(name: str) -> None:
+    body = b'{"message":{"%b":[%b]}}' % (name.encode(), b",".join([b"{}"] * 11))
     check_outline(body, 11)
     with pytest.raises(PayloadTooLargeError, match="max_message_parts"):
         check_outline(body, 10)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b'{"message":1}', b'{"params":null}', b'{"message":{"parts":"x"}}', b"\xff"]
-)
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"message":1}', b'{"message":{"parts":"x"}}', b"\xff"])
 def test_a_request_of_another_form_is_left_to_the_dialect(body: bytes) -> None:
     check_outline(body, 0)

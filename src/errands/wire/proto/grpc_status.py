@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import grpc
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
@@ -90,7 +90,7 @@ def _read_details(raw: bytes | None) -> list[dict[str, Any]]:
     with suppress(DecodeError):
         for detail in status_pb2.Status.FromString(raw or b"").details:
             for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo):
-                with suppress(DecodeError):
+                with suppress(DecodeError, SerializeToJsonError):
                     message: Any = kind()
                     if detail.Unpack(message):
                         found.append(MessageToDict(message))
