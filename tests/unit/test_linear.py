@@ -9,6 +9,7 @@ import pytest
 
 from errands.agents.manifests.schemas import written_out
 from errands.agents.models.scripted import _WORD
+from errands.agents.tools.mcp import _parameters
 from errands.agents.tools.toolbox import HIDDEN, Secrets
 from errands.errors import InvalidParamsError
 from errands.lifecycle import fold_updates
@@ -132,6 +133,13 @@ def test_definitions_that_use_each_other_twice_are_written_out_within_bounds() -
     with unheld():
         for _ in range(100):
             written_out(root, root, max_schemas=100)
+
+
+def test_the_parameters_of_a_tool_with_very_many_are_told() -> None:
+    names = [f"p{number}" for number in range(20_000)]
+    with unheld():
+        told = _parameters({"properties": {name: {"type": "string"} for name in names}, "required": names}, 100_000)
+    assert list(told) == names
 
 
 def test_data_is_copied_for_an_agent_no_slower_than_it_is_read() -> None:

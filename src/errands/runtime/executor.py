@@ -207,7 +207,7 @@ class SimpleRequestContextBuilder(RequestContextBuilder):
             # A client may name any number of tasks, and one task any number of times.
             for referred in list(dict.fromkeys(params.message.reference_task_ids or []))[:MAX_REFERRED]:
                 store = self.task_store
-                found = await (store.get(referred, context) if store else context.get_task(referred))
+                found = await (context.get_task(referred) if store is None else store.get(referred, context))
                 if found is not None:
                     related.append(found)
         return RequestContext(

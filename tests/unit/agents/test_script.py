@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +247,23 @@ async def test_a_script_whose_caller_goes_away_leaves_nothing_behind() -> None:
         assert warm.process.returncode == -signal.SIGKILL
         assert await World(text="b").run("text({})", evaluators) == "b"
     finally:
+        await evaluators.close()
+
+
+async def test_a_script_is_killed_even_if_tools_have_taken_all_threads() -> None:
+    evaluators, over = Evaluators(timeout=SECONDS, most=1), threading.Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    blocked = asyncio.create_task(asyncio.to_thread(over.wait))
+    try:
+        warm, running = await begun(evaluators)
+        running.cancel()
+        async with asyncio.timeout(10):
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        assert warm.process.returncode == -signal.SIGKILL
+    finally:
+        over.set()
+        await blocked
         await evaluators.close()
 
 

@@ -252,6 +252,15 @@ async def test_referred_tasks_come_from_the_task_store_that_is_given() -> None:
     assert [related.id for related in context.related_tasks] == ["old of acme"]
 
 
+async def test_a_task_store_that_is_still_empty_is_asked_all_the_same() -> None:
+    class EmptyArchive(Archive):
+        def __len__(self) -> int:
+            return 0
+
+    context = await SimpleRequestContextBuilder(True, EmptyArchive()).build(CALL, request(reference_task_ids=["old"]))
+    assert [related.id for related in context.related_tasks] == ["old of acme"]
+
+
 class Counted(IDGenerator):
     def __init__(self, kind: str) -> None:
         self._kind = kind

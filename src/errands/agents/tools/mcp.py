@@ -158,8 +158,8 @@ def _extra() -> Any:
 def _parameters(root: Schema, max_schemas: int) -> dict[str, Schema]:
     """Return the parameters of a tool. Patterns are left to the server, which checks what it is sent."""
     declared = written_out(root, root, patterns=False, max_schemas=max_schemas).get("properties", {})
-    plain = {name: usable(schema) for name, schema in declared.items()}
-    return {name: schema if name in _required(root) else optional(schema) for name, schema in plain.items()}
+    plain, required = {name: usable(schema) for name, schema in declared.items()}, _required(root)
+    return {name: schema if name in required else optional(schema) for name, schema in plain.items()}
 
 
 def _required(root: Schema) -> set[str]:

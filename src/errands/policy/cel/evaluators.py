@@ -176,7 +176,12 @@ class _Evaluator:
     async def kill(self) -> None:
         self.writer.close()
         self.process.kill()
-        await asyncio.shield(asyncio.to_thread(self.process.wait))
+        await asyncio.shield(self._reap())
+
+    async def _reap(self) -> None:
+        # Not in a thread: tools that block may have taken them all.
+        while self.process.poll() is None:  # noqa: ASYNC110 - there is no event for that
+            await asyncio.sleep(0.005)
 
 
 # Evaluating
