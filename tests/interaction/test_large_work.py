@@ -221,6 +221,20 @@ async def test_an_idle_loop_does_not_rest() -> None:
         assert time.monotonic() - began < lanes.REST
 
 
+async def test_a_rest_that_an_idle_loop_has_ended_is_not_made_up_for_later() -> None:
+    lane = Lane(1000)
+    for _ in range(10):
+        async with lane.turn(10):
+            time.sleep(0.05)  # noqa: ASYNC251 - work that holds the loop
+    await asyncio.sleep(0)
+    began = time.monotonic()
+    busy = asyncio.ensure_future(keep_busy())
+    async with lane.turn(10):
+        waited = time.monotonic() - began
+    busy.cancel()
+    assert waited < 4 * lanes.REST * 0.05
+
+
 async def test_a_turn_includes_what_is_done_with_what_was_read() -> None:
     lane = Lane(1000)
     async with lane.turn(10):

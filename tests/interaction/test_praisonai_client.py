@@ -156,8 +156,9 @@ async def test_tasks_are_listed_on_one_page_the_newest_first_and_as_asked_for(co
         assert [task.task_id async for task in client.list_tasks(context_id="c-1")] == [asked.task_id]
         assert [task async for task in client.list_tasks(status_timestamp_after="2999-01-01T00:00:00Z")] == []
         assert len((await client.list_tasks(status_timestamp_after="2001-01-01T00:00:00Z")).tasks) == 2
-        with pytest.raises(InvalidParamsError):
-            await client.list_tasks(status_timestamp_after="yesterday")
+        for wrong in ("yesterday", ""):
+            with pytest.raises(InvalidParamsError):
+                await client.list_tasks(status_timestamp_after=wrong)
         with pytest.raises(InvalidParamsError, match="page_token"):
             await client.list_tasks(page_token="2")
 

@@ -219,7 +219,7 @@ class A2AClient:
             return self._memory.result(task, is_new=not request.message.task_id)
         if response.message is not None:
             return ClientResult.from_message(response.message)
-        raise ProtocolError("a requests.SendMessageResponse with neither task nor message")
+        raise ProtocolError("a SendMessageResponse with neither task nor message")
 
     async def send_parts(
         self,

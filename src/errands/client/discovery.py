@@ -48,7 +48,7 @@ class CardSource:
 
     client: httpx.AsyncClient
     url: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)  # they may have credentials
     retry: RetryPolicy
     timeout: float | None
     validator: CardValidator | None = None

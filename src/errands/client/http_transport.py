@@ -322,14 +322,14 @@ class PraisonAIBinding(JsonRpcBinding):
     def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
         response = super().read_response(operation, request, body)
         if isinstance(request, requests.ListTasksRequest):
-            after = request.status_timestamp_after and moment_of(request.status_timestamp_after)
+            after = moment_of(request.status_timestamp_after)
             if after is None and request.status_timestamp_after is not None:
                 raise InvalidParamsError("not an ISO 8601 time", field="statusTimestampAfter")
             tasks = [
                 trim(task, request.history_length)
                 for task in response.tasks
                 if request.status in (None, task.status.state)
-                and (after is None or (moment_of(task.status.timestamp) or 0) > int(after))
+                and (after is None or (moment_of(task.status.timestamp) or 0) > after)
             ]
             if not request.include_artifacts:
                 tasks = [msgspec.structs.replace(task, artifacts=None) for task in tasks]

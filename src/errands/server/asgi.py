@@ -189,10 +189,12 @@ class HttpExchange(IncomingRequest):
     async def turn(self, size: int) -> AsyncIterator[None]:
         async with self.lane.turn(size):
             watcher = asyncio.ensure_future(self.disconnected())
-            await asyncio.sleep(0)
-            if watcher.done():
-                raise UnavailableError("The client has disconnected")
-            watcher.cancel()
+            try:
+                await asyncio.sleep(0)
+                if watcher.done():
+                    raise UnavailableError("The client has disconnected")
+            finally:
+                watcher.cancel()
             yield
 
     async def disconnected(self) -> None:

@@ -155,6 +155,7 @@ class Lane:
             worked = time.thread_time()
             await asyncio.sleep(min(left, _LOOK))
             if time.thread_time() - worked < _IDLE * _LOOK:
+                self._rest_until = 0.0  # it is not made up for when the loop is busy again
                 return
             left = self._rest_until - time.monotonic()
 

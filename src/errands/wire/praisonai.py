@@ -234,8 +234,11 @@ class _SendParams(msgspec.Struct):
     metadata: Metadata | None = None
 
 
-class _TaskParams(msgspec.Struct, rename="camel"):
+class _TaskParams(msgspec.Struct):
     id: str | None = None
+
+
+class _ListParams(msgspec.Struct, rename="camel"):
     context_id: str | None = None
     snake_context_id: str | None = msgspec.field(default=None, name="context_id")
 
@@ -256,20 +259,21 @@ def read_request(method: str, params: bytes, max_parts: int) -> tuple[Operation,
         if name in ("SendMessage", "SendStreamingMessage"):
             check_outline(params, max_parts)
             return OPERATIONS[name], _read_send(msgspec.json.decode(params, type=_SendParams))
-        wanted = msgspec.json.decode(params, type=_TaskParams)
+        if name == "ListTasks":
+            listed = msgspec.json.decode(params, type=_ListParams)
+            context_id = listed.context_id or listed.snake_context_id or None
+            listing = requests.ListTasksRequest(context_id=context_id, page_size=MOST_LISTED, include_artifacts=True)
+            return OPERATIONS[name], listing
+        task_id = msgspec.json.decode(params, type=_TaskParams).id
     except msgspec.ValidationError as error:
         raise InvalidParamsError(f"Invalid params: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ParseError(f"Invalid JSON payload: {error}") from None
     except RecursionError:
         raise InvalidParamsError("Invalid params: nested too deeply") from None
-    if name == "ListTasks":
-        context_id = wanted.context_id or wanted.snake_context_id or None
-        listing = requests.ListTasksRequest(context_id=context_id, page_size=MOST_LISTED, include_artifacts=True)
-        return OPERATIONS[name], listing
-    if not wanted.id:
+    if not task_id:
         raise InvalidParamsError("Invalid params: 'id' required", field="id")
-    return OPERATIONS[name], OPERATIONS[name].request(id=wanted.id)
+    return OPERATIONS[name], OPERATIONS[name].request(id=task_id)
 
 
 def _read_send(params: _SendParams) -> requests.SendMessageRequest:

@@ -42,7 +42,7 @@ async def test_an_answer_that_is_no_task_is_a_protocol_error(agent: ScriptedAgen
 async def test_an_answer_with_neither_task_nor_message_is_a_protocol_error(agent: ScriptedAgent) -> None:
     agent.plays(httpx.Response(200, content=agent.enveloped(b"{}")))
     async with agent.client() as client:
-        with pytest.raises(ProtocolError, match="neither task nor message"):
+        with pytest.raises(ProtocolError, match="a SendMessageResponse with neither task nor message"):
             await client.send("x")
 
 

@@ -100,3 +100,9 @@ def test_too_many_parts_are_refused_before_they_are_converted(monkeypatch: pytes
     body = encode({"message": {"role": "user", "parts": [{"text": ""}] * 6}})
     with pytest.raises(PayloadTooLargeError, match="max_message_parts"):
         read_request("message/send", body, max_parts=5)
+
+
+@pytest.mark.parametrize(("method", "params"), [("tasks/get", {"id": "t", "contextId": 5}), ("tasks/list", {"id": 5})])
+def test_parameters_of_other_methods_are_ignored(method: str, params: dict[str, object]) -> None:
+    operation, _ = read_request(method, encode(params), max_parts=5)
+    assert operation.name == METHODS[method]
