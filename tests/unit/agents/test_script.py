@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import msgspec
@@ -248,6 +249,28 @@ async def test_a_script_whose_caller_goes_away_leaves_nothing_behind() -> None:
         assert await World(text="b").run("text({})", evaluators) == "b"
     finally:
         await evaluators.close()
+
+
+async def test_a_script_whose_caller_goes_away_while_its_process_starts_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[Popen[bytes]] = []
+
+    def start(*args: Any, **options: Any) -> Popen[bytes]:
+        started.append(Popen(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr("errands.policy.cel.evaluators.Popen", start)
+    for moments in range(8):
+        evaluators = Evaluators(timeout=SECONDS)
+        running = asyncio.create_task(World(find=1).run("find({})", evaluators))
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert started
+    assert None not in [process.returncode for process in started]
 
 
 async def test_a_script_is_killed_even_if_tools_have_taken_all_threads() -> None:

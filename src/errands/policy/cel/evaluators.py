@@ -138,17 +138,23 @@ class _Evaluator:
     async def start(cls, memory: int) -> _Evaluator:
         ours, theirs = socket.socketpair()
         with theirs:
-            process = Popen(  # noqa: ASYNC220, S603 - asyncio starts processes so, too; the command is our own
-                [sys.executable, "-c", _PROGRAM, str(memory)],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=DEVNULL,
-                # Only the path to the modules: nothing else of the server's environment.
-                env={"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-                # Ctrl-C is for the server. When that has ended, this process reads the end of its input.
-                start_new_session=True,
-            )
-        evaluator = cls(process, *await asyncio.open_connection(sock=ours))
+            # Connected first: a process must not be forgotten when that is canceled.
+            reader, writer = await asyncio.open_connection(sock=ours)
+            try:
+                process = Popen(  # noqa: ASYNC220, S603 - asyncio starts processes so, too; the command is our own
+                    [sys.executable, "-c", _PROGRAM, str(memory)],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=DEVNULL,
+                    # Only the path to the modules: nothing else of the server's environment.
+                    env={"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                    # Ctrl-C is for the server. When that has ended, this process reads the end of its input.
+                    start_new_session=True,
+                )
+            except BaseException:
+                writer.close()
+                raise
+        evaluator = cls(process, reader, writer)
         try:
             async with asyncio.timeout(_START):
                 await evaluator.read()
