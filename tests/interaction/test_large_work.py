@@ -15,9 +15,9 @@ from errands import A2AServer, Settings, TaskContext, Worker
 from errands.engines.memory import MemoryEngine
 from errands.errors import OverloadedError, UnavailableError
 from errands.model.log import Scope, StoredTask
-from errands.server import lane as lanes
+from errands.server import large_work
 from errands.server.asgi import HttpExchange
-from errands.server.lane import Lane
+from errands.server.large_work import LargeWork
 from errands.testing import serve
 from tests.interaction.wire import http, message, rpc
 
@@ -120,7 +120,7 @@ ASKS: dict[str, Ask] = {
 async def test_a_large_answer_is_refused_before_it_is_read_if_there_is_no_room(ask: Ask) -> None:
     engine = Watched()
     async with large(engine) as it:
-        budget, times = it.server.lane.budget, engine.times
+        budget, times = it.server.large_work.budget, engine.times
         budget.reserve(budget.most)
         answer = await ask(it)
         assert answer.status_code == 503
@@ -146,9 +146,9 @@ async def test_large_answers_are_read_one_after_another() -> None:
 async def test_a_large_request_waits_for_its_turn_and_a_small_one_does_not() -> None:
     async with large() as it, asyncio.timeout(SOON):
         text = f"1 {'y' * LARGE}"
-        async with it.server.lane.turn(0):
+        async with it.server.large_work.one_at_a_time(0):
             sent = asyncio.ensure_future(it.client.post("/", json=rpc("SendMessage", {"message": message(text)})))
-            while it.server.lane.budget.total < LARGE:
+            while it.server.large_work.budget.total < LARGE:
                 await asyncio.sleep(0)
             await it.small()
             assert not sent.done()
@@ -157,9 +157,9 @@ async def test_a_large_request_waits_for_its_turn_and_a_small_one_does_not() -> 
 
 async def test_large_requests_that_wait_are_counted_and_refused_when_they_are_too_many() -> None:
     async with large() as it, asyncio.timeout(SOON):
-        it.server.lane.budget.most = 3 * LARGE
+        it.server.large_work.budget.most = 3 * LARGE
         body = rpc("SendMessage", {"message": message(f"1 {'y' * LARGE}")})
-        async with it.server.lane.turn(0):
+        async with it.server.large_work.one_at_a_time(0):
             sent = [asyncio.ensure_future(it.client.post("/", json=body)) for _ in range(5)]
             while sum(each.done() for each in sent) < 3:
                 await asyncio.sleep(0)
@@ -172,7 +172,7 @@ async def test_large_requests_that_wait_are_counted_and_refused_when_they_are_to
 async def test_a_large_event_of_a_stream_waits_for_its_turn() -> None:
     async with large(text="1 pauses") as it, asyncio.timeout(SOON):
         stream = it.client.stream("POST", "/message:stream", json={"message": message(f"{LARGE}")})
-        async with it.server.lane.turn(0):
+        async with it.server.large_work.one_at_a_time(0):
             seen: list[bytes] = []
 
             async def read() -> None:
@@ -180,28 +180,28 @@ async def test_a_large_event_of_a_stream_waits_for_its_turn() -> None:
                     seen.extend([chunk async for chunk in answer.aiter_bytes()])
 
             reading = asyncio.ensure_future(read())
-            while it.server.lane.budget.total < LARGE:
+            while it.server.large_work.budget.total < LARGE:
                 await asyncio.sleep(0)
             assert not reading.done()
         await reading
         assert sum(map(len, seen)) > LARGE
 
 
-# The lane itself
+# The queue itself
 
 
 async def test_others_get_most_of_the_loop_after_a_turn() -> None:
-    lane = Lane(1000)
-    async with lane.turn(10):
+    work = LargeWork(1000)
+    async with work.one_at_a_time(10):
         time.sleep(0.1)  # noqa: ASYNC251 - work that holds the loop
     await asyncio.sleep(0)
     began = time.monotonic()
     busy = asyncio.ensure_future(keep_busy())
-    async with lane.turn(10):
+    async with work.one_at_a_time(10):
         waited = time.monotonic() - began
     busy.cancel()
-    assert waited >= lanes.REST * 0.1 - 0.05
-    assert lane.budget.total == 10
+    assert waited >= large_work.REST * 0.1 - 0.05
+    assert work.budget.total == 10
 
 
 async def keep_busy() -> None:
@@ -213,46 +213,46 @@ async def keep_busy() -> None:
 
 
 async def test_an_idle_loop_does_not_rest() -> None:
-    lane = Lane(1000)
-    async with lane.turn(10):
+    work = LargeWork(1000)
+    async with work.one_at_a_time(10):
         time.sleep(1)  # noqa: ASYNC251 - work that holds the loop
     began = time.monotonic()
-    async with lane.turn(10):
-        assert time.monotonic() - began < lanes.REST
+    async with work.one_at_a_time(10):
+        assert time.monotonic() - began < large_work.REST
 
 
 async def test_a_rest_that_an_idle_loop_has_ended_is_not_made_up_for_later() -> None:
-    lane = Lane(1000)
+    work = LargeWork(1000)
     for _ in range(10):
-        async with lane.turn(10):
+        async with work.one_at_a_time(10):
             time.sleep(0.05)  # noqa: ASYNC251 - work that holds the loop
     await asyncio.sleep(0)
     began = time.monotonic()
     busy = asyncio.ensure_future(keep_busy())
-    async with lane.turn(10):
+    async with work.one_at_a_time(10):
         waited = time.monotonic() - began
     busy.cancel()
-    assert waited < 4 * lanes.REST * 0.05
+    assert waited < 4 * large_work.REST * 0.05
 
 
 async def test_a_turn_includes_what_is_done_with_what_was_read() -> None:
-    lane = Lane(1000)
-    async with lane.turn(10):
+    work = LargeWork(1000)
+    async with work.one_at_a_time(10):
         pass
-    assert lane.budget.total == 10
+    assert work.budget.total == 10
     await asyncio.sleep(0)
-    assert lane.budget.total == 0
+    assert work.budget.total == 0
 
 
 async def test_of_too_many_that_wait_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MOST_WAITING", 2)
-    lane = Lane(1000)
+    monkeypatch.setattr(large_work, "MOST_WAITING", 2)
+    work = LargeWork(1000)
 
     async def take() -> None:
-        async with lane.turn(1):
+        async with work.one_at_a_time(1):
             pass
 
-    async with lane.turn(1):
+    async with work.one_at_a_time(1):
         waiting = [asyncio.ensure_future(take()) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(OverloadedError):
@@ -261,16 +261,16 @@ async def test_of_too_many_that_wait_the_last_is_refused(monkeypatch: pytest.Mon
 
 
 async def test_whoever_is_canceled_leaves_nothing_behind() -> None:
-    lane = Lane(1000)
-    async with lane.turn(1):
+    work = LargeWork(1000)
+    async with work.one_at_a_time(1):
         for is_held in (True, False):
-            waiting = asyncio.ensure_future(lane.turn(500, is_held=is_held).__aenter__())
+            waiting = asyncio.ensure_future(work.one_at_a_time(500, is_held=is_held).__aenter__())
             await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.wait([waiting])
     await asyncio.sleep(0)
-    assert lane.budget.total == 0
-    async with asyncio.timeout(SOON), lane.turn(1):
+    assert work.budget.total == 0
+    async with asyncio.timeout(SOON), work.one_at_a_time(1):
         pass
 
 
@@ -282,7 +282,7 @@ async def test_nothing_is_read_for_a_client_that_has_gone_while_it_waited() -> N
         return None
 
     exchange = HttpExchange({"headers": []}, receive, send, Settings())
-    exchange.lane = Lane(1000)
+    exchange.large_work = LargeWork(1000)
     with pytest.raises(UnavailableError):
-        async with exchange.turn(10):
+        async with exchange.one_at_a_time(10):
             pytest.fail("it is not to be read")

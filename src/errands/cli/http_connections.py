@@ -21,7 +21,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from errands.server.asgi import WHOLE_RESPONSE, Header
-from errands.server.lane import Budget
+from errands.server.large_work import Budget
 
 #: The maximum bytes of a head: the address and the headers of a request. Trailers have the same bound.
 MAX_HEAD = 64 * 1024

@@ -81,7 +81,7 @@ class AgentServer(uvicorn.Server):
             raise
         except Exception as error:
             raise program_error(error, f"the start of {self.agent.agent_card.name}") from None
-        HttpConnection.budget = self.agent.lane.budget
+        HttpConnection.budget = self.agent.large_work.budget
         await super().startup(sockets)
         # Everything that was loaded stays until the end: the garbage collector need not look at it.
         gc.collect()

@@ -19,16 +19,16 @@ from errands.runtime.turn import current_position
 
 #: Tasks whose request contexts are kept, the newest ones: of those that another process runs, nothing is asked for.
 MAX_TASKS = 10_000
-#: Bytes of a task or a page from which on those who read them take turns.
+#: Tasks and pages of more bytes are read one at a time.
 LARGE = 1024 * 1024
 
 _decode_options = msgspec.json.Decoder(RequestOptions).decode
 
 
-class Turns(Protocol):
+class LargeReads(Protocol):
     """Makes requests that read large values wait for each other."""
 
-    def turn(self, size: int) -> AbstractAsyncContextManager[object]:
+    def one_at_a_time(self, size: int) -> AbstractAsyncContextManager[object]:
         """Return a block in which `size` bytes may be read. Entering it waits, and may raise `A2AError`."""
 
 
@@ -54,28 +54,28 @@ class CallContext(msgspec.Struct):
     parent: str = ""
     depth: int = 0
     #: Where the call waits before it reads more than `LARGE` bytes; None: it does not wait.
-    turns: Turns | None = None
+    large_reads: LargeReads | None = None
 
     async def load(self, engine: Engine, task_id: str) -> StoredTask:
         """Load a task for the caller. Raises `TaskNotFoundError`."""
-        if self.turns is None:
+        if self.large_reads is None:
             return await engine.load(task_id, self.scope)
         try:
             return await engine.load_small(task_id, self.scope, LARGE)
         except LargeReadError as error:
             size = error.size
-        async with self.turns.turn(size):
+        async with self.large_reads.one_at_a_time(size):
             return await engine.load(task_id, self.scope)
 
     async def list(self, engine: Engine, query: ListQuery) -> ListPage:
         """List tasks for the caller. Raises `InvalidParamsError` for an invalid token."""
-        if self.turns is None:
+        if self.large_reads is None:
             return await engine.list(query)
         try:
             return await engine.list(msgspec.structs.replace(query, page_bytes=LARGE, only_small=True))
         except LargeReadError:
             pass
-        async with self.turns.turn(query.page_bytes):
+        async with self.large_reads.one_at_a_time(query.page_bytes):
             return await engine.list(query)
 
 

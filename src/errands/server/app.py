@@ -37,7 +37,7 @@ from errands.server.asgi import callable_host
 from errands.server.cards import CardPublisher
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
 from errands.server.http import A2AApp
-from errands.server.lane import Lane
+from errands.server.large_work import LargeWork
 from errands.server.request_guard import is_loopback
 from errands.server.routing import Routes
 
@@ -311,7 +311,7 @@ class A2AServer:
             await self._start_turns(stack)
             stack.push_async_callback(self.pool.drain)
             stack.callback(engine.disconnect)
-            self.lane = Lane(settings.max_buffered_bytes)
+            self.large_work = LargeWork(settings.max_buffered_bytes)
             serves = settings.role is not ServerRole.WORKER
             self.dispatcher = (Dispatcher if serves else ClosedDispatcher)(
                 self.task_manager,
@@ -326,7 +326,9 @@ class A2AServer:
                 stack.callback(setattr, self, "_grpc", None)
                 grpc_server = configuration.load_grpc_server()
                 self._grpc = await stack.enter_async_context(
-                    grpc_server(self.dispatcher, self.lane, settings, self.http_address, shares_port=self._is_shared)
+                    grpc_server(
+                        self.dispatcher, self.large_work, settings, self.http_address, shares_port=self._is_shared
+                    )
                 )
                 # Drain before gRPC stops, which would cut off running calls.
                 stack.push_async_callback(self.drain)

@@ -20,7 +20,7 @@ from errands.runtime.middleware import RequestEnvelope
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream, StreamItem
 from errands.server.errors import client_error
-from errands.server.lane import LARGE_BODY, Lane
+from errands.server.large_work import LARGE_BODY, LargeWork
 from errands.wire.bounds import MAX_DEPTH, check_json
 from errands.wire.dialect import Dialect
 from errands.wire.sse import ERROR_EVENT, GAP_EVENT, KEEP_ALIVE, frame, named, plain_frame
@@ -54,13 +54,13 @@ class IncomingRequest:
     #: See `CallContext`. Set from the dialect.
     answers_by_context = False
     #: Where large requests take turns.
-    lane: Lane
+    large_work: LargeWork
     #: Called when the message is committed and only the end of the turn is left to wait for.
     on_accepted: Callable[[], object] | None = None
 
-    def turn(self, size: int) -> AbstractAsyncContextManager[object]:
+    def one_at_a_time(self, size: int) -> AbstractAsyncContextManager[object]:
         """Return a block in which `size` bytes may be read for this request, when it is its turn."""
-        return self.lane.turn(size)
+        return self.large_work.one_at_a_time(size)
 
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1").strip()
@@ -120,7 +120,7 @@ class HttpExchange(IncomingRequest):
         if len(body) > limit:
             raise PayloadTooLargeError(f"The body may have {limit} bytes")
         if len(body) > LARGE_BODY:
-            async with self.lane.turn(len(body), is_held=True):
+            async with self.large_work.one_at_a_time(len(body), is_held=True):
                 self._check(body)
                 await asyncio.sleep(0)
         else:
@@ -186,8 +186,8 @@ class HttpExchange(IncomingRequest):
         await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
     @asynccontextmanager
-    async def turn(self, size: int) -> AsyncIterator[None]:
-        async with self.lane.turn(size):
+    async def one_at_a_time(self, size: int) -> AsyncIterator[None]:
+        async with self.large_work.one_at_a_time(size):
             watcher = asyncio.ensure_future(self.disconnected())
             try:
                 await asyncio.sleep(0)
@@ -236,7 +236,7 @@ class HttpExchange(IncomingRequest):
                 if watcher.done():
                     return
                 if items and (len(items[-1].data) > LARGE or len(items[0].data) > LARGE):
-                    async with self.lane.turn(sum(len(item.data) for item in items), is_held=True):
+                    async with self.large_work.one_at_a_time(sum(len(item.data) for item in items), is_held=True):
                         pass
                 frames = b"".join(map(frame_of, items)) or KEEP_ALIVE
                 if len(frames) > LARGE:

@@ -20,7 +20,7 @@ from errands.runtime.task_manager import TaskManager
 from errands.server.asgi import IncomingRequest
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
 from errands.server.errors import client_error
-from errands.server.lane import LARGE_BODY
+from errands.server.large_work import LARGE_BODY
 from errands.server.routing import Routes
 from errands.wire.bounds import MAX_DEPTH, check_outline, check_parts
 from errands.wire.dialect import EXTENSION_HEADERS
@@ -159,7 +159,7 @@ class Dispatcher:
                 and not self._card.capabilities.push_notifications
             ):
                 raise errors.PushNotificationNotSupportedError
-        call.on_accepted, call.turns = exchange.on_accepted, exchange
+        call.on_accepted, call.large_reads = exchange.on_accepted, exchange
         if exchange.answers_by_context:
             call.answers_by_context = True
         return self._methods[operation.name](request, call)

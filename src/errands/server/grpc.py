@@ -31,7 +31,7 @@ from errands.runtime.streams import EventStream
 from errands.server.asgi import Header, IncomingRequest, host_port, means_every_address
 from errands.server.errors import client_error, error_headers
 from errands.server.grpc_calls import MOST_CALLS, SMALL, OpenCalls
-from errands.server.lane import Lane
+from errands.server.large_work import LargeWork
 from errands.wire.proto.codec import ASKING, CODECS, Codec, Position, Rpc, mark, read_request
 from errands.wire.proto.grpc_status import DETAILS_KEY, code_of, details_of, message_of
 
@@ -54,7 +54,7 @@ class GrpcServer:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        lane: Lane,
+        large_work: LargeWork,
         settings: Settings,
         http_server: tuple[str, int] | None = None,
         *,
@@ -68,7 +68,7 @@ class GrpcServer:
         self._server = grpc.aio.server(options=_options(settings, shares_port))
         codecs = [CODECS[version] for version in dispatcher.routes.versions if version in CODECS]
         address = http_server or (self._host, None)
-        calls = OpenCalls(settings, lane)
+        calls = OpenCalls(settings, large_work)
         services = [GrpcService(codec, dispatcher, address, calls, settings.max_message_values) for codec in codecs]
         self._public = PublicServices(calls, [codec.service for codec in codecs])
         self._server.add_generic_rpc_handlers([*(service.handlers() for service in services), *self._public.handlers()])
@@ -155,7 +155,7 @@ class GrpcService:
 
         async def answer(_: object, context: Any) -> bytes | None:
             request = GrpcRequest(context, path, self._server)
-            request.lane = self._calls.lane
+            request.large_work = self._calls.large_work
             request.ends_at_pause = self._codec.ends_at_pause
             try:
                 self._calls.open()

@@ -10,7 +10,7 @@ import grpc.aio
 
 from errands.errors import InvalidRequestError, OverloadedError
 from errands.runtime.settings import Settings
-from errands.server.lane import Lane
+from errands.server.large_work import LargeWork
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,8 +34,8 @@ class OpenCalls:
     slow one counts as if it were as large as a message may be; if there are too many, the oldest is refused.
     """
 
-    def __init__(self, settings: Settings, lane: Lane) -> None:
-        self.lane = lane
+    def __init__(self, settings: Settings, large_work: LargeWork) -> None:
+        self.large_work = large_work
         self._most_slow = max(settings.max_buffered_bytes // settings.max_body_bytes, 1)
         self._patience = _ARRIVAL + settings.max_body_bytes / _PACE
         self._held: dict[asyncio.Task[Any], int] = {}
@@ -52,7 +52,7 @@ class OpenCalls:
         task.add_done_callback(self._close)
 
     def _close(self, task: asyncio.Task[Any]) -> None:
-        self.lane.budget.give_back(self._held.pop(task))
+        self.large_work.budget.give_back(self._held.pop(task))
 
     async def receive(self, context: Any) -> bytes:
         """Return the message of a call. Raises `InvalidRequestError` if it has none, and as `receive_next` does."""
@@ -99,16 +99,16 @@ class OpenCalls:
         A call may hold any number of bytes while others hold none.
         """
         if size <= SMALL:
-            if not self.lane.budget.total:
+            if not self.large_work.budget.total:
                 return
             size = 0
         task = _current_task()
-        self.lane.budget.reserve(size, self._held[task])
+        self.large_work.budget.reserve(size, self._held[task])
         self._held[task] = size
 
     async def convert(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function` to convert a message that is not `SMALL`: in a thread, and one at a time."""
-        async with self.lane.turn(0):
+        async with self.large_work.one_at_a_time(0):
             return await asyncio.to_thread(function, *args, **kwargs)
 
 

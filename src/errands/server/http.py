@@ -70,7 +70,7 @@ class A2AApp:
                 check_host_name(exchange, self._server.settings)
             if not self._server.started:
                 await self._server.start()  # mounted in an application that does not run our lifespan
-            exchange.lane = self._server.lane
+            exchange.large_work = self._server.large_work
             if scope["path"] == "/" and scope["method"] == "POST":
                 await serve_jsonrpc(exchange, self._server.dispatcher)
             else:

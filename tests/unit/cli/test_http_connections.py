@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from errands.cli import http_connections
 from errands.cli.http_connections import MAX_HEAD, HttpConnection
-from errands.server.lane import Budget
+from errands.server.large_work import Budget
 from tests.live import live
 from tests.unit.cli.processes import Served
 from tests.unit.cli.programs import ECHO, write

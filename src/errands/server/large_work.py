@@ -14,9 +14,9 @@ from typing import Protocol
 
 from errands.errors import OverloadedError
 
-#: Bytes of a request body from which on those who decode one take turns.
+#: Request bodies of more bytes are decoded one at a time.
 LARGE_BODY = 64 * 1024
-#: Requests that wait for their turn at most.
+#: Large requests that may wait at the same time.
 MOST_WAITING = 1000
 #: How much longer than a piece of work the rest after it is.
 REST = 3.0
@@ -99,8 +99,8 @@ class Budget:
                 connection.give_up()
 
 
-class Lane:
-    """Where the large requests of a process take turns, the first that comes first."""
+class LargeWork:
+    """Has the large requests and answers of a process worked on one at a time, in the order in which they came."""
 
     def __init__(self, most_bytes: int) -> None:
         self.budget = Budget(most_bytes)
@@ -109,11 +109,11 @@ class Lane:
         self._rest_until = 0.0
 
     @asynccontextmanager
-    async def turn(self, size: int, *, is_held: bool = False) -> AsyncIterator[None]:
-        """Work on `size` bytes when it is the caller's turn; `is_held` if they are in memory while it waits.
+    async def one_at_a_time(self, size: int, *, is_held: bool = False) -> AsyncIterator[None]:
+        """Wait until no other large work is done, then work on `size` bytes in the block.
 
-        The turn includes what the caller does after the block until it next waits for something, such as encoding what
-        was read in the block. Raises `OverloadedError`.
+        `is_held` says that they are in memory while the caller waits. What the caller does after the block until it
+        next waits for something, such as encoding what was read, counts as part of the block. Raises `OverloadedError`.
         """
         if is_held:
             self.budget.reserve(size)
