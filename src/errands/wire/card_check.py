@@ -239,7 +239,12 @@ _MUST: tuple[_Rule, ...] = (
     (r"signatures\[\d+\]\.protected", _is_jws_header, "not a JWS header with an alg", "sign as RFC 7515 says"),
     (r"securitySchemes\..*\.flows\.\w+\.\w+Url", web_address, "not an absolute address", _LINK),
     (r"securitySchemes\..*\.(location|in)", _KEY_PLACES.__contains__, "not a place", "write header, query or cookie"),
-    (r"protocolVersion", re.compile("0\\.3").match, "not 0.3, whose form the card has", "write 0.3.0"),
+    (
+        r"protocolVersion",
+        re.compile("0\\.3").match,
+        "not 0.3, whose form the card has",
+        "write 0.3.0, or supportedInterfaces",
+    ),
     (_FACE_VERSION, _VERSION.fullmatch, "not a version", "write one such as 1.0"),
 )
 _SHOULD: tuple[_Rule, ...] = (
