@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from errands.agents.manifests import examine
-from errands.agents.manifests.nodes import MAX_DEPTH, MAX_DOCUMENT, documents
 from errands.agents.manifests.reading import MAX_FILE
+from errands.agents.manifests.yaml_nodes import MAX_DEPTH, MAX_DOCUMENT, documents
 from tests.unit.agents.support import text_report
 
 _HEAD = "kind: commonagents.info/v1beta2/agent\nnamespace: a\nname: b\ndescription: c\n"

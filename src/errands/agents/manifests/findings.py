@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from errands.agents.manifests.nodes import Node
+from errands.agents.manifests.yaml_nodes import Node
 from errands.errors import ConfigurationError
 
 #: The keys and indexes that lead from a document's root to one of its values.

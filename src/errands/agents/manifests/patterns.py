@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from errands.agents.manifests.nodes import from_extra
+from errands.agents.manifests.yaml_nodes import from_extra
 from errands.policy.cel.evaluators import EvaluationStopped, current_evaluators
 from errands.policy.cel.values import Json
 

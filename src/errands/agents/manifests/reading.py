@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from errands.agents.manifests.findings import Finding, Place, quoted, suggestion
-from errands.agents.manifests.nodes import Node, UnreadableError, documents
+from errands.agents.manifests.yaml_nodes import Node, UnreadableError, documents
 from errands.errors import ConfigurationError
 
 D = TypeVar("D", bound=msgspec.Struct)

@@ -20,8 +20,8 @@ from urllib.parse import unquote
 import msgspec
 
 from errands.agents.manifests.findings import Place, quoted, suggestion
-from errands.agents.manifests.nodes import from_extra
 from errands.agents.manifests.patterns import pattern_size
+from errands.agents.manifests.yaml_nodes import from_extra
 from errands.errors import ErrandsError
 from errands.policy.cel.evaluators import EvaluationStopped, current_evaluators
 

@@ -15,8 +15,8 @@ import msgspec
 
 from errands.agents.manifests.documents import OpenApi
 from errands.agents.manifests.findings import suggestion
-from errands.agents.manifests.nodes import UnreadableError, documents
 from errands.agents.manifests.schemas import Schema, pointed, usable
+from errands.agents.manifests.yaml_nodes import UnreadableError, documents
 from errands.agents.tools import base
 from errands.agents.tools.base import Backend, BrokenToolError, Discovered, Equipment, Invocation, ToolError
 from errands.agents.tools.http_actions import as_text, body_of, finished, parsed, put_header, segment, send

@@ -24,7 +24,7 @@ import msgspec
 from errands.agents.manifests import schemas
 from errands.agents.manifests.documents import Tool
 from errands.agents.manifests.findings import suggestion
-from errands.agents.manifests.nodes import from_extra
+from errands.agents.manifests.yaml_nodes import from_extra
 from errands.errors import ConfigurationError
 
 _PREFIX = "ERRANDS_TOOL_"

@@ -37,16 +37,6 @@ requests.commit = function(request)
     return {'written'}
 end
 
--- Deletes a task that is still as expected, with its log. Its receipts no longer count, and expire.
-requests.delete = function(request)
-    local found = fields_of(request.id)
-    if not same(found, request.expected) then
-        return {'stale', unpack(found)}
-    end
-    run(request.commands)
-    return {'written'}
-end
-
 -- Runs commands that need no judgement.
 requests.run = function(request)
     run(request.commands)

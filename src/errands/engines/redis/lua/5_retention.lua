@@ -1,3 +1,13 @@
+-- Deletes a task that is still as expected, with its log. Its receipts no longer count, and expire.
+requests.delete = function(request)
+    local found = fields_of(request.id)
+    if not same(found, request.expected) then
+        return {'stale', unpack(found)}
+    end
+    run(request.commands)
+    return {'written'}
+end
+
 -- Trims a log, if its task is still as expected; the records of that part are moved out of it.
 requests.trim = function(request)
     local found = fields_of(request.id)
