@@ -93,6 +93,12 @@ async def test_every_root_can_be_filled_in(tmp_path: Path, service: Service) -> 
     }
 
 
+async def test_a_service_gets_only_the_tokens_that_its_tool_names(tmp_path: Path, service: Service) -> None:
+    body = {"one": "{auth.github}", "all": "{auth}"}
+    await requested(tmp_path, post(service, body), auth={"github": "gh", "bank": "b"})
+    assert service.only.json == {"one": "gh", "all": {"github": "gh"}}
+
+
 async def test_a_text_of_a_body_that_is_one_expression_keeps_its_type(tmp_path: Path, service: Service) -> None:
     body = {"n": "{parameters.n}", "text": "n={parameters.n}", "deep": [{"list": "{parameters.list}"}], "fixed": 5}
     await requested(tmp_path, post(service, body), {"n": 3, "list": [1, "a"]})

@@ -103,6 +103,11 @@ class Toolbox:
         self._declared = manifests.functions(agent)
         found = {function.ref: manifests.find(agent, function.ref) for function in self._declared}
         self._tools = {ref: tool for ref, tool in found.items() if isinstance(tool, Tool)}
+        #: The auth that each tool names, by its name: the service of one must not get the tokens of another.
+        self._named_auth = {
+            tool.name: {reference.steps[0] for reference in references(tool) if reference.root == "auth"}
+            for tool in self._tools.values()
+        }
         self._shared = base.Once()
 
     @property
@@ -118,8 +123,7 @@ class Toolbox:
                 self._settings(tool)
                 for kind in _backends(tool):
                     kind.check(tool)
-                used = {reference.steps[0] for reference in references(tool) if reference.root == "auth"}
-                if missing := sorted(used - self._auth.keys()):
+                if missing := sorted(self._named_auth[tool.name] - self._auth.keys()):
                     problems.append(
                         f"the tool {tool.name} needs auth for {', '.join(missing)}: "
                         "write it under auth in the tool settings"
@@ -168,7 +172,7 @@ class Toolbox:
                 task_id=task_id,
                 settings=self._settings(tool),
                 runtime=self._runtime,
-                auth=self._auth,
+                auth={name: self._auth[name] for name in self._named_auth[tool.name] if name in self._auth},
                 transport=transport,
                 bounds=self._bounds,
                 files=files,
