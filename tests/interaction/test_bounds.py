@@ -212,7 +212,7 @@ ATTACKS = [
     Attack("pipelined requests", pipelined, most=40),
     Attack("pipelined requests whose answers are read", pipelined_and_read, most=40),
     Attack("answers that are not read", answers_that_are_not_read, most=300),
-    Attack("answers of every binding that are not read", answers_of_every_binding_that_are_not_read, most=300),
+    Attack("answers of every binding that are not read", answers_of_every_binding_that_are_not_read, most=450),
     Attack("uploads that stand still", uploads_that_stand_still, most=150),
     Attack("uploads of strangers", uploads_of_strangers, most=40, asks=True),
     Attack("tiny values", message_with(data(b"[]", 3_000_000)), most=150),
