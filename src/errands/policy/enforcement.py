@@ -71,7 +71,7 @@ def limit_decision(rules: Rules, exceeded: Exceeded, at: str) -> records.Decided
 # Turns
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ReviewPendingError(Exception):
     """Steps wait for a review of `subject`, which only the reviewer may see yet when it is `held`."""
 
@@ -82,6 +82,10 @@ class ReviewPendingError(Exception):
     held: bool = False
     #: The function whose call is reviewed, if it is a call.
     function: str | None = None
+
+    def __post_init__(self) -> None:
+        # What a log may have of it: not the subject.
+        self.args = (f"{self.key} waits for {self.call}",)
 
 
 class TurnOverseer(Overseer):

@@ -8,6 +8,8 @@ import pytest
 
 from errands import A2AServer, BearerTokenMiddleware, TaskContext
 from errands.model.core import SETTLED_STATES
+from errands.policy.cel import Call, Session
+from errands.policy.enforcement import ReviewPendingError
 from errands.testing import http_client, serve
 from tests.unit.reviews.support import ALICE, BOB, People, Reviewed, desk_of, reviewed_server
 from tests.unit.support import Agent, Gate, heard
@@ -35,6 +37,12 @@ async def approved(server: A2AServer, task_id: str, text: str) -> None:
         with server.engine.expect(task_id, ALICE, SETTLED_STATES) as settled:
             await settled.wait(stored.version, 0.05)
     await desk.answer(task_id, True, by=BOB)
+
+
+def test_an_error_that_suspends_a_turn_does_not_repeat_what_is_reviewed() -> None:
+    pending = ReviewPendingError("output:1", Call("review", ("bob",)), Session(now=""), "a secret", held=True)
+    assert str(pending) == 'output:1 waits for review("bob")'
+    assert "a secret" not in repr(pending)
 
 
 async def test_a_message_that_came_while_the_turn_ran_waits_through_its_review(storage: str) -> None:
