@@ -103,39 +103,71 @@ class RequestContext:
             raise InvalidParamsError(
                 f"Task {task.id} belongs to another context than {context_id}", field="message.contextId"
             )
+        #: The task as it was when the request came; None when the request is the first of a new task.
+        self.current_task: core.Task | None = task
+        self._call_context = call_context
+        self._related_tasks = list(related_tasks or [])
         if request is not None:
             task_id = task_id or request.message.task_id or generated(task_id_generator, context_id=context_id)
             context_id = context_id or request.message.context_id or generated(context_id_generator, task_id=task_id)
             message = msgspec.structs.replace(request.message, task_id=task_id, context_id=context_id)
             request = msgspec.structs.replace(request, message=message)
-        #: The task as it was when the request came; None when the request is the first of a new task.
-        self.current_task: core.Task | None = task
-        #: The identifier of the task; a new task has one, too.
-        self.task_id = task_id
-        #: The conversation's identifier.
-        self.context_id = context_id
-        #: The message, with both identifiers filled in.
-        self.message: core.Message | None = request.message if request else None
-        #: The sender's wishes about the reply, or None.
-        self.configuration: SendMessageConfiguration | None = request.configuration if request else None
-        #: The metadata of the request, beside that of the message.
-        self.metadata: dict[str, Any] = (request.metadata if request else None) or {}
-        #: The call behind the request.
-        self.call_context = call_context
-        #: The extensions the client declared.
-        self.requested_extensions = call_context.requested_extensions
-        #: The tenant the request is for; "" without one.
-        self.tenant = call_context.tenant
-        #: Other tasks that are related to this request.
-        self.related_tasks = list(related_tasks or [])
+        self._request = request
+        self._task_id = task_id
+        self._context_id = context_id
+
+    @property
+    def task_id(self) -> str | None:
+        """The identifier of the task; a new task has one, too."""
+        return self._task_id
+
+    @property
+    def context_id(self) -> str | None:
+        """The conversation's identifier."""
+        return self._context_id
+
+    @property
+    def message(self) -> core.Message | None:
+        """The message, with both identifiers filled in."""
+        return self._request.message if self._request else None
+
+    @property
+    def configuration(self) -> SendMessageConfiguration | None:
+        """The sender's wishes about the reply, or None."""
+        return self._request.configuration if self._request else None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the request, beside that of the message."""
+        return (self._request.metadata or {}) if self._request else {}
+
+    @property
+    def call_context(self) -> ServerCallContext:
+        """The call behind the request."""
+        return self._call_context
+
+    @property
+    def requested_extensions(self) -> set[str]:
+        """The extensions the client declared."""
+        return self._call_context.requested_extensions
+
+    @property
+    def tenant(self) -> str:
+        """The tenant the request is for; "" without one."""
+        return self._call_context.tenant
+
+    @property
+    def related_tasks(self) -> list[core.Task]:
+        """Other tasks that are related to this request."""
+        return self._related_tasks
 
     def attach_related_task(self, task: core.Task) -> None:
         """Add a task to `related_tasks`, for example one that was begun to use a tool."""
-        self.related_tasks.append(task)
+        self._related_tasks.append(task)
 
     def get_user_input(self, delimiter: str = "\n") -> str:
         """Return the text parts of the message, joined; "" without any."""
-        return core.text_of(self.message.parts, delimiter) if self.message else ""
+        return core.text_of(self._request.message.parts, delimiter) if self._request else ""
 
     async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
         """Record that a model was called; see `TaskContext.record_llm`."""

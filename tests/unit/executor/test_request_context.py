@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from starlette.requests import Request
@@ -250,6 +251,19 @@ async def test_referred_tasks_come_from_the_task_store_that_is_given() -> None:
     builder = SimpleRequestContextBuilder(True, Archive())
     context = await builder.build(CALL, request(reference_task_ids=["old", "unknown"]))
     assert [related.id for related in context.related_tasks] == ["old of acme"]
+
+
+def test_a_request_context_can_be_specialised_and_stood_in_for_as_that_of_the_official_sdk() -> None:
+    class Tagged(RequestContext):
+        @property
+        def metadata(self) -> dict[str, Any]:
+            return {**super().metadata, "tag": 1}
+
+    assert Tagged(CALL).metadata == {"tag": 1}
+    double = create_autospec(RequestContext, instance=True)
+    double.get_user_input.return_value = "hello"
+    assert double.get_user_input() == "hello"
+    assert all(hasattr(double, name) for name in ("message", "task_id", "context_id", "related_tasks", "tenant"))
 
 
 async def test_a_task_store_that_is_still_empty_is_asked_all_the_same() -> None:
