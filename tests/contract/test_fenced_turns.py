@@ -100,7 +100,10 @@ REQUEST_WRITES: dict[str, list[Write]] = {
     "record_llm": [lambda context: context.record_llm("model")],
     "capability": [call_capability],
 }
-REQUEST_READS = {"attach_related_task", "attempt", "get_user_input", "policy_context"}
+REQUEST_READS = {
+    *("attach_related_task", "attempt", "call_context", "configuration", "context_id", "get_user_input", "message"),
+    *("metadata", "policy_context", "related_tasks", "requested_extensions", "task_id", "tenant"),
+}
 
 
 @pytest.mark.parametrize(
