@@ -12,7 +12,6 @@ from typing import NamedTuple
 import msgspec
 
 from errands import errors
-from errands.model import log
 from errands.model.base import shallow_copy
 from errands.model.core import (
     AUTH_REQUIRED,
@@ -31,6 +30,21 @@ from errands.model.core import (
     StreamResponse,
     Task,
     TaskState,
+)
+from errands.model.log import (
+    IDLE,
+    KEEP,
+    LEASE,
+    NEW,
+    READY,
+    UNFOLDED_KINDS,
+    Change,
+    Draft,
+    Event,
+    Head,
+    LeaseRecord,
+    Scope,
+    StoredTask,
 )
 
 #: The states that can follow each state. A state that is missing on the left is terminal.
@@ -71,7 +85,7 @@ HELD: dict[TaskState, frozenset[TaskState]] = {
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
 
-def accept(head: log.Head | None, change: log.Change) -> None:
+def accept(head: Head | None, change: Change) -> None:
     """Raise unless `change` may be written to a task with this head; None means that there is no such task.
 
     Checked in this order: the version, the fence, the terminal guard, the expected states, the transition.
@@ -79,20 +93,20 @@ def accept(head: log.Head | None, change: log.Change) -> None:
     if head is None:
         if change.expected != 0:
             raise errors.ConcurrencyError(f"task {change.task_id} does not exist")
-        head = log.NEW
+        head = NEW
     elif change.expected is not None and change.expected != head.version:
         raise errors.ConcurrencyError(
             f"task {change.task_id} is at version {head.version}, not at {change.expected}",
         )
     # A change that takes the lease may name an attempt whose lease has ended: then no other was taken in between.
-    if change.fence is not None and (change.fence != head.attempt or not (head.worker or change.work is log.LEASE)):
+    if change.fence is not None and (change.fence != head.attempt or not (head.worker or change.work is LEASE)):
         if head.state in TERMINAL_STATES:
             raise errors.TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}")
         raise errors.LeaseLostError(
             f"attempt {change.fence} of task {change.task_id} was superseded by attempt {head.attempt}",
         )
     # An ended task keeps its state, and is not worked on again.
-    continues = change.state is not None or change.work is log.LEASE or change.work is log.READY
+    continues = change.state is not None or change.work is LEASE or change.work is READY
     if continues and head.state in TERMINAL_STATES:
         raise errors.TaskTerminalStateError(
             f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id
@@ -101,26 +115,26 @@ def accept(head: log.Head | None, change: log.Change) -> None:
         raise errors.ConcurrencyError(f"task {change.task_id} is {head.state.short} now")
     if change.state is None:
         return
-    transitions = CLAIMED if change.work is log.LEASE else TRANSITIONS if change.fence is None else HELD
+    transitions = CLAIMED if change.work is LEASE else TRANSITIONS if change.fence is None else HELD
     if change.state not in transitions[head.state]:
         raise errors.IllegalTransitionError(f"a task cannot go from {head.state.short} to {change.state.short}")
 
 
-def advance(head: log.Head, change: log.Change) -> log.Head:
+def advance(head: Head, change: Change) -> Head:
     """Return the head after an accepted change."""
     attempt, worker, due_at, claimed = head.attempt, head.worker, head.due_at, head.claimed
-    if change.work is log.LEASE:
+    if change.work is LEASE:
         claimed = "expired" if worker else "ready"
         attempt, worker, due_at = attempt + 1, change.worker, change.due_at
-    elif change.work is not log.KEEP:
-        worker, due_at = "", None if change.work is log.IDLE else change.due_at
+    elif change.work is not KEEP:
+        worker, due_at = "", None if change.work is IDLE else change.due_at
     attempt_base, given_back = head.attempt_base, head.given_back
     if change.unread < 0 or change.asks:
         # The next turn counts its attempts afresh, even under the same lease; so does one that waited for an answer.
         attempt_base, given_back = attempt - bool(worker), 0
     elif change.gives_back:
         given_back += 1
-    return log.Head(
+    return Head(
         version=head.version + len(change.events),
         state=change.state or head.state,
         attempt=attempt,
@@ -140,7 +154,7 @@ def advance(head: log.Head, change: log.Change) -> log.Head:
     )
 
 
-def claimed(head: log.Head, worker: str, until: int) -> log.Head:
+def claimed(head: Head, worker: str, until: int) -> Head:
     """Return the head after a due task was claimed: what `LEASE` does, without a change."""
     return msgspec.structs.replace(
         head, attempt=head.attempt + 1, worker=worker, due_at=until, claimed="expired" if head.worker else "ready"
@@ -154,7 +168,7 @@ class Receipt(NamedTuple):
     at: int
 
 
-def receipt_until(change: log.Change) -> int:
+def receipt_until(change: Change) -> int:
     """Return when the receipt of a change expires: after as long a window as the change itself looks back."""
     return 2 * change.at - change.receipt_since
 
@@ -162,14 +176,14 @@ def receipt_until(change: log.Change) -> int:
 class Judged(msgspec.Struct, gc=False):
     """An accepted change, and what follows from it."""
 
-    change: log.Change
+    change: Change
     #: Where the task stood before, and where it stands now.
-    before: log.Head
-    head: log.Head
+    before: Head
+    head: Head
     #: The events of the change, with their versions.
-    events: list[log.Event]
+    events: list[Event]
     #: The whole task, if the change brought it along.
-    stored: log.StoredTask | None
+    stored: StoredTask | None
     #: Whether a worker may have something to do: the task has become due, or is to be canceled.
     wakes_workers: bool
 
@@ -178,7 +192,7 @@ class Judged(msgspec.Struct, gc=False):
         """True when only the version and `updated_at` of the head change, as for a streamed chunk."""
         change = self.change
         return (
-            change.work is log.KEEP
+            change.work is KEEP
             and change.state is None
             and change.fold is None
             and change.receipt is None
@@ -190,7 +204,7 @@ class Judged(msgspec.Struct, gc=False):
         )
 
 
-def judge(scope: log.Scope | None, head: log.Head | None, receipt: Receipt | None, change: log.Change) -> Judged:
+def judge(scope: Scope | None, head: Head | None, receipt: Receipt | None, change: Change) -> Judged:
     """Return what `change` leads to, or raise the reason why it must not be written.
 
     `scope` and `head` are those of the stored task with this id, None if there is none; `receipt` is that of the same
@@ -203,25 +217,26 @@ def judge(scope: log.Scope | None, head: log.Head | None, receipt: Receipt | Non
     accept(None if is_foreign else head, change)
     if is_foreign:
         raise errors.ConcurrencyError(f"the id {change.task_id} is taken")
-    before = log.NEW if head is None else head
+    before = NEW if head is None else head
     after = advance(before, change)
-    events = [
-        log.Event(version, draft.kind, draft.data, change.at)
-        for version, draft in enumerate(change.events, before.version + 1)
-    ]
-    if events and (before.claimed or change.work is log.LEASE):
-        events[0] = msgspec.structs.replace(events[0], lease=_lease_record(before, after, change))
-    stored = None if change.fold is None else log.StoredTask(task=change.fold, head=after, scope=change.scope)
-    return Judged(change, before, after, events, stored, change.work is log.READY or change.cancel_requested is True)
+    lease = _lease_record(before, after, change) if before.claimed or change.work is LEASE else None
+    events: list[Event] = []
+    version, at = before.version, change.at
+    for draft in change.events:
+        version += 1
+        events.append(Event(version, draft.kind, draft.data, at, lease))
+        lease = None  # the first event records it
+    stored = None if change.fold is None else StoredTask(task=change.fold, head=after, scope=change.scope)
+    return Judged(change, before, after, events, stored, change.work is READY or change.cancel_requested is True)
 
 
-def _lease_record(before: log.Head, after: log.Head, change: log.Change) -> log.LeaseRecord:
+def _lease_record(before: Head, after: Head, change: Change) -> LeaseRecord:
     """Return what the first event of a change records about the lease that was taken by it or before it."""
-    had_expired = bool(before.worker) if change.work is log.LEASE else before.claimed == "expired"
+    had_expired = bool(before.worker) if change.work is LEASE else before.claimed == "expired"
     is_first = after.attempt - before.attempt_base <= 1
     # The change may end the lease as well.
     holder = after if after.worker else before
-    return log.LeaseRecord(
+    return LeaseRecord(
         after.attempt,
         holder.worker,
         holder.due_at or 0,
@@ -229,9 +244,9 @@ def _lease_record(before: log.Head, after: log.Head, change: log.Change) -> log.
     )
 
 
-def fold(task: Task | None, events: Iterable[log.Event | log.Draft]) -> Task:
+def fold(task: Task | None, events: Iterable[Event | Draft]) -> Task:
     """Return the task after `events`. The given task is not changed; unchanged parts are shared with it."""
-    updates = [_decode(event.data) for event in events if event.kind not in log.UNFOLDED_KINDS]
+    updates = [_decode(event.data) for event in events if event.kind not in UNFOLDED_KINDS]
     if task is None:
         if not updates or updates[0].task is None:
             raise ValueError("a log begins with the task")

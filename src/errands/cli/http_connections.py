@@ -143,7 +143,10 @@ class HttpConnection(HttpToolsProtocol):
         self._piece = len(data)
         if self._in_request:
             self._beside_body += self._piece
-        self._parse(data)
+        try:
+            self.parser.feed_data(data)
+        except (HttpParserUpgrade, HttpParserError) as error:
+            self._parse_again(data, error)
         if self.transport.is_closing():
             return
         if self._in_request and self._beside_body > MAX_HEAD + _PIECE:
@@ -184,19 +187,19 @@ class HttpConnection(HttpToolsProtocol):
         else:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many large requests at the same time; send it again.")
 
-    # Called by the parser
+    # Called by the parser. `super()` would look for each method again for every request.
 
     def on_message_begin(self) -> None:
         self._in_request = self._in_head = True
         self._beside_body = self._piece
-        super().on_message_begin()
+        HttpToolsProtocol.on_message_begin(self)
 
     def on_headers_complete(self) -> None:
         if self._beside_body > MAX_HEAD:
             self._check_head_size(len(self.url))
         self._in_head = False
         self._beside_body = self._piece
-        super().on_headers_complete()
+        HttpToolsProtocol.on_headers_complete(self)
         self.scope["extensions"] = _EXTENSIONS  # type: ignore[typeddict-item]
         self.headers = []  # for trailers, which must not pass for headers that a proxy has checked
         if not self.pipeline:
@@ -204,18 +207,18 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._beside_body = self._piece
-        super().on_body(body)
+        HttpToolsProtocol.on_body(self, body)
 
     def on_message_complete(self) -> None:
         if self._beside_body > MAX_HEAD:
             self._check_head_size()
         self._in_request = False
-        super().on_message_complete()
+        HttpToolsProtocol.on_message_complete(self)
 
     def _should_upgrade(self) -> bool:
         if self.scope["method"] == "CONNECT":  # has no offer to leave out, so parsing it again would not help
             raise HttpParserError("only proxies accept CONNECT")
-        # True makes uvicorn ignore the parser's callbacks for this head, which `_parse` parses again.
+        # True makes uvicorn ignore the parser's callbacks for this head, which `_parse_again` parses.
         return True
 
     # Called by uvicorn
@@ -309,17 +312,17 @@ class HttpConnection(HttpToolsProtocol):
             self.flow.resume_reading()
             self.budget.release(self)
 
-    def _parse(self, data: bytes) -> None:
-        while data:
+    def _parse_again(self, data: bytes, error: Exception) -> None:
+        """Go on after a request that offers to upgrade, or refuse data that cannot be parsed."""
+        while isinstance(error, HttpParserUpgrade):
+            data = self._head_without_offer() + data[error.args[0] :]
             try:
                 self.parser.feed_data(data)
-                break
-            except HttpParserUpgrade as offer:
-                data = self._head_without_offer() + data[offer.args[0] :]
-            except HttpParserError:
-                self.logger.warning(_INVALID)
-                self.send_400_response(_INVALID)
-                break
+                return
+            except (HttpParserUpgrade, HttpParserError) as another:
+                error = another
+        self.logger.warning(_INVALID)
+        self.send_400_response(_INVALID)
 
     def _head_without_offer(self) -> bytes:
         """Return the head that was just parsed without its offer to upgrade, for a new parser.
