@@ -166,6 +166,8 @@ class Receipt(NamedTuple):
 
     task_id: str
     at: int
+    #: When it expires, where the engine keeps that beside it.
+    until: int = 0
 
 
 def receipt_until(change: Change) -> int:

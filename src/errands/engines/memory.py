@@ -59,6 +59,8 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[Event]).decode
 _version = attrgetter("version")
 _decode = msgspec.json.Decoder(Task).decode
+#: The events of every task that is packed. It stays empty: `unpack` gives a task a list of its own.
+_NO_EVENTS: list[Event] = []
 
 
 class MemoryTask(msgspec.Struct, gc=False):
@@ -76,7 +78,7 @@ class MemoryTask(msgspec.Struct, gc=False):
     snapshot: Task | bytes | None = None
     folded: int = 0
     #: Records among the events that were trimmed.
-    records: list[Event] = []
+    records: tuple[Event, ...] = ()
     #: The whole log of an ended task, if it is short; `events` and `snapshot` are then empty.
     packed: bytes | None = None
     receipts: tuple[bytes, ...] = ()
@@ -84,7 +86,7 @@ class MemoryTask(msgspec.Struct, gc=False):
     def pack(self, task: Task | None) -> None:
         """Keep an ended task as bytes; `task` is the whole of it, if the writer knows it."""
         if len(self.events) == self.head.version <= PACKED_EVENTS:
-            self.packed, self.events = _pack(self.events), []
+            self.packed, self.events = _pack(self.events), _NO_EVENTS
             if self.folded:
                 self.snapshot, self.folded = None, 0
         elif task is not None:
@@ -157,7 +159,7 @@ class MemoryTask(msgspec.Struct, gc=False):
         # They must be in the snapshot before.
         self.stored()
         cut = len(self.events) - keep
-        self.records = self.records + [event for event in self.events[:cut] if event.kind == "record"]
+        self.records += tuple(event for event in self.events[:cut] if event.kind == "record")
         del self.events[:cut]
 
 
@@ -176,8 +178,8 @@ class MemoryEngine(LocalEngine):
         self._leased: set[str] = set()
         #: No lease ends before this time.
         self._next_expiry = 2**62
-        #: By digest: the receipt, and when it expires. In the order of their time.
-        self._receipts: dict[Scope, dict[bytes, tuple[Receipt, int]]] = {}
+        #: By digest, in the order of their time.
+        self._receipts: dict[Scope, dict[bytes, Receipt]] = {}
         #: What was saved, and when; the longest unchanged first.
         self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
         #: Live tasks that are to be canceled.
@@ -209,7 +211,7 @@ class MemoryEngine(LocalEngine):
         task = self._tasks.get(change.task_id)
         receipt = None
         if change.receipt is not None and (receipts := self._receipts.get(change.scope)):
-            receipt = receipts.get(change.receipt, (None, 0))[0]
+            receipt = receipts.get(change.receipt)
         if task is None:
             judged = judge(None, None, receipt, change)
             task = self._tasks[change.task_id] = MemoryTask(
@@ -235,7 +237,7 @@ class MemoryEngine(LocalEngine):
             receipts = self._receipts.setdefault(change.scope, {})
             # An expired one that is replaced moves to the end.
             receipts.pop(change.receipt, None)
-            receipts[change.receipt] = Receipt(task_id, change.at), receipt_until(change)
+            receipts[change.receipt] = Receipt(task_id, change.at, receipt_until(change))
             task.receipts += (change.receipt,)
         if change.context is not None:
             self._contexts[task.scope, task.context_id] = change.context, change.at
@@ -286,7 +288,7 @@ class MemoryEngine(LocalEngine):
         receipts = self._receipts.get(task.scope, {})
         for digest in task.receipts:
             # One that had expired may belong to a newer task by now.
-            if digest in receipts and receipts[digest][0].task_id == task_id:
+            if digest in receipts and receipts[digest].task_id == task_id:
                 del receipts[digest]
         if task.receipts and not receipts:
             self._receipts.pop(task.scope, None)
@@ -319,7 +321,7 @@ class MemoryEngine(LocalEngine):
 
     async def records(self, task_id: str, scope: Scope) -> Events:
         task = self._task(task_id, scope)
-        return task.records + [event for event in task.log() if event.kind == "record"]
+        return [*task.records, *(event for event in task.log() if event.kind == "record")]
 
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
         found = self._contexts.get((scope, context_id))
@@ -464,8 +466,8 @@ class MemoryEngine(LocalEngine):
     async def delete_receipts(self, now: int) -> int:
         for scope, receipts in list(self._receipts.items()):
             expired: dict[str, set[bytes]] = {}
-            for digest, (receipt, until) in receipts.items():
-                if until > now:
+            for digest, receipt in receipts.items():
+                if receipt.until > now:
                     break
                 expired.setdefault(receipt.task_id, set()).add(digest)
             for task_id, digests in expired.items():
