@@ -20,7 +20,6 @@ from errands.runtime.task_manager import TaskManager
 from errands.server.asgi import IncomingRequest
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
 from errands.server.errors import client_error
-from errands.server.large_work import LARGE_BODY
 from errands.server.routing import Routes
 from errands.wire.bounds import MAX_DEPTH, check_outline, check_parts
 from errands.wire.dialect import EXTENSION_HEADERS
@@ -84,8 +83,8 @@ class Dispatcher:
         exchange.envelope = envelope
 
     def check_outline(self, operation: Operation, params: bytes) -> None:
-        """Raise `PayloadTooLargeError` for a message of too many parts if decoding them would take long."""
-        if len(params) > LARGE_BODY and operation.request is SendMessageRequest:
+        """Raise `PayloadTooLargeError` for too many parts. Bindings call it if decoding would take long."""
+        if operation.request is SendMessageRequest:
             check_outline(params, self.max_parts)
 
     async def dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:

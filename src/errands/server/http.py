@@ -21,6 +21,7 @@ from errands.server import praisonai
 from errands.server.asgi import JSON_TYPE, ClientDisconnectedError, HttpExchange
 from errands.server.dispatch import Dispatcher
 from errands.server.errors import client_error, error_headers
+from errands.server.large_work import LARGE_BODY
 from errands.server.request_guard import check_content_type, check_host_header, check_host_name
 from errands.server.routing import RoutedOperation
 from errands.wire import jsonrpc, v0_3, v1_0
@@ -179,7 +180,8 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
         if dialect is v0_3.JSONRPC and exchange.header(b"a2a-version") == "0.3.0":
             dialect = v0_3.JSONRPC_A2AKIT  # no other known client sends the patch number
         dispatcher.check_version(exchange)
-        dispatcher.check_outline(operation, call.params)
+        if len(call.params) > LARGE_BODY:
+            dispatcher.check_outline(operation, call.params)
         request = dialect.read_request(operation, call.params)
         del body, call  # the answer may take hours
         exchange.ends_at_pause = dialect.ends_at_pause
@@ -224,7 +226,8 @@ async def serve_rest(exchange: HttpExchange, dispatcher: Dispatcher, routed: Rou
             body = b""
         dialect = dialect.variant(body, exchange.headers.get(b"user-agent", b""))
         if is_post:
-            dispatcher.check_outline(operation, body)
+            if len(body) > LARGE_BODY:
+                dispatcher.check_outline(operation, body)
             request = dialect.read_request(operation, body or b"{}", values)
         else:
             query = {key: value for key, value in exchange.query.items() if key.lower() != "a2a-version"}
