@@ -166,12 +166,12 @@ SDK_SEND = Cell("a2a-sdk", MEMORY, "send-32")
 SDK_STREAM = Cell("a2a-sdk", MEMORY, "stream-100")
 
 TARGETS = (
-    Target(Cell("errands", MEMORY, "send-32"), rate, 33, SDK_SEND),
+    Target(Cell("errands", MEMORY, "send-32"), rate, 30, SDK_SEND),
     Target(Cell("errands", MEMORY, "send-32"), rate, 0.50, Cell("bare", MEMORY, "send-32")),
     Target(Cell("errands", MEMORY, "send-32-v0.3"), rate, 0.80, Cell("errands", MEMORY, "send-32")),
-    Target(Cell("errands", SQLITE, "send-32"), rate, 14, SDK_SEND),
+    Target(Cell("errands", SQLITE, "send-32"), rate, 10, SDK_SEND),
     Target(Cell("errands", SQLITE, "send-32"), rate, 60, Cell("a2a-sdk", SQLITE, "send-32")),
-    Target(Cell("errands", SQLITE, "send-1"), latency, 0.6, at_most=True),
+    Target(Cell("errands", SQLITE, "send-1"), latency, 1.5, at_most=True),
     Target(Cell("errands", MEMORY, "stream-100"), rate, 40, SDK_STREAM),
     Target(Cell("errands", SQLITE, "stream-100"), rate, 10, SDK_STREAM),
     Target(Cell("errands", MEMORY, "grpc-send"), rate, 5, Cell("a2a-sdk", MEMORY, "grpc-send")),
