@@ -122,36 +122,33 @@ def accept(head: Head | None, change: Change) -> None:
 
 def advance(head: Head, change: Change) -> Head:
     """Return the head after an accepted change."""
-    attempt, worker, due_at, claimed = head.attempt, head.worker, head.due_at, head.claimed
+    after = shallow_copy(head)
     if change.work is LEASE:
-        claimed = "expired" if worker else "ready"
-        attempt, worker, due_at = attempt + 1, change.worker, change.due_at
+        after.claimed = "expired" if head.worker else "ready"
+        after.attempt, after.worker, after.due_at = head.attempt + 1, change.worker, change.due_at
     elif change.work is not KEEP:
-        worker, due_at = "", None if change.work is IDLE else change.due_at
-    attempt_base, given_back = head.attempt_base, head.given_back
+        after.worker, after.due_at = "", None if change.work is IDLE else change.due_at
     if change.unread < 0 or change.asks:
         # The next turn counts its attempts afresh, even under the same lease; so does one that waited for an answer.
-        attempt_base, given_back = attempt - bool(worker), 0
+        after.attempt_base, after.given_back = after.attempt - bool(after.worker), 0
     elif change.gives_back:
-        given_back += 1
-    return Head(
-        version=head.version + len(change.events),
-        state=change.state or head.state,
-        attempt=attempt,
-        attempt_base=attempt_base,
-        given_back=given_back,
-        worker=worker,
-        due_at=due_at,
-        # The first event records how the lease was taken.
-        claimed="" if change.events else claimed,
-        unread=head.unread + change.unread,
-        cancel_requested=head.cancel_requested if change.cancel_requested is None else change.cancel_requested,
-        direct=head.direct if change.direct is None else change.direct,
-        asks=change.asks or "" if change.state is not None or change.asks is not None else head.asks,
-        created_at=head.created_at or change.at,
-        updated_at=change.at,
-        status_at=head.status_at if change.state is None else change.at,
-    )
+        after.given_back += 1
+    if change.events:
+        after.version += len(change.events)
+        after.claimed = ""  # the first event records how the lease was taken
+    if change.state is not None:
+        after.state, after.status_at = change.state, change.at
+        after.asks = change.asks or ""
+    elif change.asks is not None:
+        after.asks = change.asks
+    after.unread += change.unread
+    if change.cancel_requested is not None:
+        after.cancel_requested = change.cancel_requested
+    if change.direct is not None:
+        after.direct = change.direct
+    after.created_at = head.created_at or change.at
+    after.updated_at = change.at
+    return after
 
 
 def claimed(head: Head, worker: str, until: int) -> Head:

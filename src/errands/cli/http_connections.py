@@ -16,11 +16,11 @@ from functools import cache
 from http import HTTPStatus
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from starlette.types import Send
+from starlette.types import Receive, Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from errands.server.asgi import WHOLE_RESPONSE, Header
+from errands.server.asgi import WHOLE_BODY, WHOLE_RESPONSE, Header
 from errands.server.large_work import Budget
 
 #: The maximum bytes of a head: the address and the headers of a request. Trailers have the same bound.
@@ -79,7 +79,24 @@ def _send_whole_response(send: Send, status: int, headers: list[Header], body: b
     return True
 
 
-_EXTENSIONS = {WHOLE_RESPONSE: _send_whole_response}
+def _take_whole_body(receive: Receive) -> bytes | None:
+    """Return the body of a request that has arrived whole, without the two coroutines of `receive`; else None."""
+    cycle = getattr(receive, "__self__", None)
+    if (
+        type(cycle) is not RequestResponseCycle
+        or cycle.more_body
+        or cycle.disconnected
+        or cycle.response_complete
+        or cycle.waiting_for_100_continue
+    ):
+        return None
+    body, cycle.body = bytes(cycle.body), bytearray()
+    cycle.message_event.clear()
+    cycle.flow.resume_reading()
+    return body
+
+
+_EXTENSIONS = {WHOLE_BODY: _take_whole_body, WHOLE_RESPONSE: _send_whole_response}
 
 
 class HttpConnection(HttpToolsProtocol):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Coroutine
 from typing import Any
 
-from errands.clock import to_iso
+from errands.clock import system_clock, to_iso
 from errands.engines.base import Engine
 from errands.model.base import encode
 from errands.model.core import Message, StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
@@ -78,14 +78,17 @@ class Journal:
 
 #: Ids are drawn for many at once, because a system call for each costs 3 % of a send.
 _DRAWN = 128
-_UUID = b"........-....-4...-a...-............\n"
 _ids: list[str] = []
 # A child process must not use the same ones.
 os.register_at_fork(after_in_child=_ids.clear)
 
 
 def new_id() -> str:
-    """Return a random UUID of version 4."""
+    """Return a UUID of version 7: the time, then 72 random bits.
+
+    Ids that begin with the time lie side by side in the indexes of a database. With random ones, every new task would
+    change pages all over the file, which costs a fifth of the rate of sends on SQLite.
+    """
     if not _ids:
         _ids.extend(_draw_ids())
     return _ids.pop()
@@ -93,11 +96,13 @@ def new_id() -> str:
 
 def _draw_ids() -> list[str]:
     """Fill the dots of many UUIDs with random digits, one column of them after the other."""
-    text = bytearray(_UUID * _DRAWN)
-    columns = [column for column, character in enumerate(_UUID) if character == ord(".")]
+    time = f"{system_clock():012x}"
+    template = f"{time[:8]}-{time[8:]}-7...-a...-............\n".encode()
+    text = bytearray(template * _DRAWN)
+    columns = [column for column, character in enumerate(template) if character == ord(".")]
     digits = os.urandom(len(columns) * _DRAWN // 2).hex().encode()
     for number, column in enumerate(columns):
-        text[column :: len(_UUID)] = digits[number * _DRAWN : (number + 1) * _DRAWN]
+        text[column :: len(template)] = digits[number * _DRAWN : (number + 1) * _DRAWN]
     return text.decode().split()
 
 

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from errands.errors import A2AError, InvalidRequestError, ParseError, PayloadTooLargeError, UnavailableError
 from errands.runtime.call import LARGE
@@ -33,6 +33,9 @@ JSON_TYPE = b"application/json"
 #: The ASGI extension with which `errands serve` accepts a whole response in one call. Its arguments are the
 #: application's `send`, the status, the headers and the body; it returns whether it has sent them.
 WHOLE_RESPONSE = "errands.whole_response"
+#: The one with which it returns the body of a request that has arrived whole, else None. Its argument is the
+#: application's `receive`.
+WHOLE_BODY = "errands.whole_body"
 
 
 class ClientDisconnectedError(Exception):
@@ -113,10 +116,10 @@ class HttpExchange(IncomingRequest):
                 raise InvalidRequestError("Content-Length is not a number")
             if int(length) > limit:
                 raise PayloadTooLargeError(f"The body may have {limit} bytes, not {int(length)}")
-        message = await self.receive()
-        body: bytes = message.get("body", b"")
-        if message["type"] == "http.disconnect" or message.get("more_body", False):
-            body = await self._join_body(message)
+        take_whole = self.scope.get("extensions", {}).get(WHOLE_BODY)
+        body: bytes | None = None if take_whole is None else take_whole(self.receive)
+        if body is None:
+            body = await self._join_body()
         if len(body) > limit:
             raise PayloadTooLargeError(f"The body may have {limit} bytes")
         if len(body) > LARGE_BODY:
@@ -140,18 +143,18 @@ class HttpExchange(IncomingRequest):
         if len(body) > max_values or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
             check_json(body, max_values)
 
-    async def _join_body(self, message: Message) -> bytes:
-        """Return a body that arrives in several pieces, but stop reading when it is larger than allowed."""
+    async def _join_body(self) -> bytes:
+        """Return a body that may arrive in several pieces, but stop reading when it is larger than allowed."""
         chunks: list[bytes] = []
         size = 0
         while True:
+            message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnectedError
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             if size > self._settings.max_body_bytes or not message.get("more_body", False):
                 return b"".join(chunks)
-            message = await self.receive()
 
     async def respond(
         self, status: int, body: bytes, content_type: bytes = JSON_TYPE, headers: tuple[Header, ...] = ()

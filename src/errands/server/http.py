@@ -46,6 +46,8 @@ class A2AApp:
 
     def __init__(self, server: A2AServer) -> None:
         self._server = server
+        #: The last `Host` that a client of this machine may use: most requests have the same.
+        self._checked_host: bytes | None = None
         self._pages: dict[str, Callable[[HttpExchange], Awaitable[None]]] = {
             HEALTH_PATH: self._health,
             READY_PATH: self._ready,
@@ -67,8 +69,9 @@ class A2AApp:
         try:
             if b"host" not in exchange.headers or len(exchange.headers) != len(scope["headers"]):
                 check_host_header(exchange)
-            if self._server.listens_locally:
+            if self._server.listens_locally and exchange.headers.get(b"host") != self._checked_host:
                 check_host_name(exchange, self._server.settings)
+                self._checked_host = exchange.headers.get(b"host")
             if not self._server.started:
                 await self._server.start()  # mounted in an application that does not run our lifespan
             exchange.large_work = self._server.large_work
