@@ -212,18 +212,16 @@ def judge(scope: Scope | None, head: Head | None, receipt: Receipt | None, chang
     """
     if receipt is not None and receipt.at >= change.receipt_since:
         raise errors.DuplicateMessageError(receipt.task_id)
-    is_foreign = head is not None and scope != change.scope
-    accept(None if is_foreign else head, change)
-    if is_foreign:
+    if head is not None and scope != change.scope:
+        accept(None, change)
         raise errors.ConcurrencyError(f"the id {change.task_id} is taken")
-    before = NEW if head is None else head
+    accept(head, change)
+    before = head or NEW
     after = advance(before, change)
     lease = _lease_record(before, after, change) if before.claimed or change.work is LEASE else None
     events: list[Event] = []
-    version, at = before.version, change.at
-    for draft in change.events:
-        version += 1
-        events.append(Event(version, draft.kind, draft.data, at, lease))
+    for version, draft in enumerate(change.events, before.version + 1):
+        events.append(Event(version, draft.kind, draft.data, change.at, lease))
         lease = None  # the first event records it
     stored = None if change.fold is None else StoredTask(task=change.fold, head=after, scope=change.scope)
     return Judged(change, before, after, events, stored, change.work is READY or change.cancel_requested is True)

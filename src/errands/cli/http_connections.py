@@ -1,105 +1,251 @@
-"""HTTP connections of `errands serve`: uvicorn's, with a bound for everything that a client could drag out or pile up.
+"""HTTP/1.1 for `errands serve`: connections with a bound for everything that a client could drag out or pile up.
 
-uvicorn itself waits forever for the rest of a request and for a client that does not read, takes a head of any size,
-and reads on while requests wait on the same connection. Here a head has a maximum size, a request a minimum speed, and
-nothing is read while requests wait. Clients that stand still are disconnected, earlier if the process holds too many
-bytes for its clients, and connections leave file descriptors for the agent.
+A head has a maximum size, a request a minimum speed, and nothing is read while requests wait on the same connection.
+Clients that stand still are disconnected, earlier if the process holds too many bytes for its clients, and connections
+leave file descriptors for the agent.
 
-`docs/architecture.md` says why it is uvicorn. pyproject.toml has the range of its versions for which this is tested,
-because this uses the protocol's `pipeline`, `flow`, `cycle` and parser callbacks.
+httptools parses; `HttpConnection` is what uvicorn's server makes for each connection, and `RequestCycle` is one request
+with the response to it. `docs/architecture.md` says why these are not uvicorn's own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import cache
+import logging
+import re
+from collections import deque
+from functools import cache, lru_cache
 from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote, unquote
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from starlette.types import Receive, Send
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+import uvicorn
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from errands.server.asgi import WHOLE_BODY, WHOLE_RESPONSE, Header
 from errands.server.large_work import Budget
+
+logger = logging.getLogger(__name__)
 
 #: The maximum bytes of a head: the address and the headers of a request. Trailers have the same bound.
 MAX_HEAD = 64 * 1024
 #: Bytes that are parsed at once. As many requests as they contain may wait behind the one that is answered.
 _PIECE = 8 * 1024
+#: Bytes that a request or a response may hold before the other side is made to wait.
+_MAX_WAITING = 64 * 1024
 #: Seconds between a response and the next request, if that has waited behind it. A connection whose requests always
 #: wait would otherwise keep the event loop busy, and the threads of the store from getting a turn.
 _PAUSE = 0.001
 
-_INVALID = "Invalid HTTP request received."
-_CLOSE = (b"connection", b"close")
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
+_CLOSE = b"connection: close\r\n"
+#: Characters that would end a header, or belong to none.
+_INVALID_NAME = re.compile(rb'[\x00-\x1f\x7f()<>@,;:\[\]={} \t\\"]')
+_INVALID_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+@cache
+def _status_line(status: int) -> bytes:
+    phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode("ascii")
 
 
 class HeadTooLargeError(Exception):
     """Stops the parser."""
 
 
-class _Flow(FlowControl):
-    """Flow control in which `is_held` keeps uvicorn from reading on."""
+class RequestCycle:
+    """One request on a connection and the response to it, as the ASGI functions `receive` and `send`."""
 
-    is_held = False
+    __slots__ = (
+        *("_connection", "_has_news", "_is_chunked", "_left", "_news", "_pieces", "disconnected", "expects_continue"),
+        *("is_whole", "keep_alive", "response_complete", "response_started", "scope", "task", "unreceived"),
+    )
 
-    def resume_reading(self) -> None:
-        if not self.is_held:
-            super().resume_reading()
+    def __init__(self, connection: HttpConnection, scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
+        self._connection = connection
+        self.scope = scope
+        self.keep_alive = keep_alive
+        #: Whether the client waits to be told that it may send the body.
+        self.expects_continue = expects_continue
+        self.task: asyncio.Task[None] | None = None
+        #: What has arrived of the body and was not received yet, its bytes, and whether it is the rest of the body.
+        self._pieces: list[bytes] = []
+        self.unreceived = 0
+        self.is_whole = False
+        #: Whether something has happened since the last `receive`.
+        self._has_news = False
+        self._news: asyncio.Event | None = None
+        self.disconnected = False
+        self.response_started = self.response_complete = False
+        self._is_chunked = False
+        #: Bytes of the response that its head has announced and that are not sent yet; None if it did not say.
+        self._left: int | None = None
+
+    async def run(self, app: ASGIApp) -> None:
+        """Call the application; respond with an error if it does not respond."""
+        try:
+            await app(self.scope, self.receive, self.send)
+            problem = None if self.response_complete or self.disconnected else "returned without a whole response"
+        except asyncio.CancelledError:
+            self._connection.transport.close()
+            raise
+        except Exception:
+            logger.exception("the application failed")
+            problem = "failed"
+        finally:
+            self._connection.tasks.discard(self.task)
+        if problem is not None:
+            logger.error("%s %s: the application %s", self.scope["method"], self.scope["path"], problem)
+            if self.response_started:
+                self._connection.transport.close()
+            else:
+                self._connection.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error")
+
+    def feed(self, piece: bytes) -> None:
+        """Take a piece of the body. Once the response is complete, the rest of the request is discarded."""
+        if not self.response_complete:
+            self._pieces.append(piece)
+            self.unreceived += len(piece)
+            self.wake()
+
+    def feed_end(self) -> None:
+        """Note that the body is complete."""
+        self.is_whole = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Have `receive` return: there is more of the body, or the exchange is over."""
+        self._has_news = True
+        if self._news is not None:
+            self._news.set()
+
+    def take_body(self) -> bytes:
+        """Return what was not received yet."""
+        pieces, self._pieces, self.unreceived = self._pieces, [], 0
+        self._has_news = False
+        self._connection.resume_reading()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def receive(self) -> Message:
+        connection = self._connection
+        if self.expects_continue and not connection.transport.is_closing():
+            self.expects_continue = False
+            connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not (self._has_news or self.disconnected or self.response_complete):
+            connection.resume_reading()
+            if self._news is None:
+                self._news = asyncio.Event()
+            self._news.clear()
+            await self._news.wait()
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": self.take_body(), "more_body": not self.is_whole}
+
+    async def send(self, message: Message) -> None:
+        connection = self._connection
+        if connection.is_write_paused and not self.disconnected:
+            await connection.drain()
+        if self.disconnected:
+            return
+        expected = "http.response.body" if self.response_started else "http.response.start"
+        if message["type"] != expected or self.response_complete:
+            raise RuntimeError(f"the application sent {message['type']} out of order")
+        if self.response_started:
+            self._send_body(message.get("body", b""), message.get("more_body", False))
+        else:
+            self._send_head(message["status"], list(message.get("headers", [])))
+
+    def _send_head(self, status: int, headers: list[Header]) -> None:
+        is_empty = self.scope["method"] == "HEAD" or status in (204, 304)
+        self._is_chunked = not is_empty and self.scope["http_version"] == "1.1"
+        for name, value in headers:
+            if _INVALID_NAME.search(name) or _INVALID_VALUE.search(value):
+                raise RuntimeError(f"the header {name!r} of the response has characters that are not allowed")
+            kind = name.lower()
+            if kind == b"content-length":
+                self._left, self._is_chunked = int(value), False
+            elif kind == b"connection" and b"close" in value.lower():
+                self.keep_alive = False
+        lines = [b"%b: %b\r\n" % header for header in headers if header[0].lower() not in _OF_THE_CONNECTION]
+        if self._is_chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        self._connection.transport.write(b"".join(self._begin(status, lines)))
+
+    def _begin(self, status: int, lines: list[bytes]) -> list[bytes]:
+        """Return the head of the response, from here on its only one."""
+        self.response_started = True
+        self.expects_continue = False
+        if self._connection.logs_access:
+            client, scope = self.scope["client"] or ("?", 0), self.scope
+            logger.info('%s:%d "%s %s" %d', *client, scope["method"], quote(scope["path"]), status)
+        end = b"\r\n" if self.keep_alive else _CLOSE + b"\r\n"
+        return [_status_line(status), self._connection.default_lines(), *lines, end]
+
+    def _send_body(self, body: bytes, more: bool) -> None:
+        transport = self._connection.transport
+        if self.scope["method"] == "HEAD":
+            self._left = 0
+        elif self._is_chunked:
+            end = b"" if more else b"0\r\n\r\n"
+            transport.write(b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end)
+        else:
+            if self._left is not None:
+                self._left -= len(body)
+                if self._left < 0 or (self._left and not more):
+                    raise RuntimeError("the response has another length than its Content-Length")
+            transport.write(body)
+        if not more:
+            self._complete()
+
+    @property
+    def can_send_whole(self) -> bool:
+        return not (self.disconnected or self.response_started or self._connection.is_write_paused)
+
+    def send_whole(self, status: int, headers: list[Header], body: bytes) -> None:
+        """Send the head and the body of a response with one write to the socket."""
+        lines = [b"%b: %b\r\n" % header for header in headers]
+        self._connection.transport.write(b"".join([*self._begin(status, lines), body]))
+        self._complete()
+
+    def _complete(self) -> None:
+        self.response_complete = True
+        self.wake()
+        if not self.keep_alive:
+            self._connection.transport.close()
+        self._connection.on_response_complete()
+
+
+#: Headers of a response that the connection writes.
+_OF_THE_CONNECTION = frozenset({b"connection", b"transfer-encoding"})
 
 
 def _send_whole_response(send: Send, status: int, headers: list[Header], body: bytes) -> bool:
-    """Send the head and the body of a response with one write to the socket.
+    """Send a whole response without the messages and coroutines of `send`, and with one write.
 
-    Return False if the response has to go through `send`, for example because a middleware has replaced that. uvicorn
-    writes the two one after the other, which costs 5 % of the rate of blocking sends.
+    Return False if it has to go through `send`, for example because a middleware has replaced that.
     """
     cycle = getattr(send, "__self__", None)
-    if (
-        type(cycle) is not RequestResponseCycle
-        or len(body) > HIGH_WATER_LIMIT
-        or cycle.disconnected
-        or cycle.response_started
-        or cycle.flow.write_paused
-        or cycle.access_log
-        or _CLOSE in cycle.scope["headers"]  # older releases of uvicorn check it only in `send`
-    ):
+    if type(cycle) is not RequestCycle or len(body) > _MAX_WAITING or not cycle.can_send_whole:
         return False
-    lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
-    if not cycle.keep_alive:
-        lines.append(b"connection: close\r\n")
-    cycle.response_started = cycle.response_complete = True
-    cycle.waiting_for_100_continue = False
-    cycle.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", body]))
-    cycle.message_event.set()
-    if not cycle.keep_alive:
-        cycle.transport.close()
-    cycle.on_response()
+    cycle.send_whole(status, headers, body)
     return True
 
 
 def _take_whole_body(receive: Receive) -> bytes | None:
-    """Return the body of a request that has arrived whole, without the two coroutines of `receive`; else None."""
+    """Return the body of a request that has arrived whole, without the coroutine of `receive`; else None."""
     cycle = getattr(receive, "__self__", None)
-    if (
-        type(cycle) is not RequestResponseCycle
-        or cycle.more_body
-        or cycle.disconnected
-        or cycle.response_complete
-        or cycle.waiting_for_100_continue
-    ):
+    if type(cycle) is not RequestCycle or not cycle.is_whole or cycle.disconnected:
         return None
-    body, cycle.body = bytes(cycle.body), bytearray()
-    cycle.message_event.clear()
-    cycle.flow.resume_reading()
-    return body
+    return cycle.take_body()
 
 
 _EXTENSIONS = {WHOLE_BODY: _take_whole_body, WHOLE_RESPONSE: _send_whole_response}
 
 
-class HttpConnection(HttpToolsProtocol):
+class HttpConnection(asyncio.Protocol):
     """One connection of a client. A request that arrives whole and in one piece costs nothing extra."""
 
     #: Seconds for a request, plus the time that its size takes at `min_rate` bytes per second.
@@ -111,47 +257,99 @@ class HttpConnection(HttpToolsProtocol):
     #: The budget of the process, which `AgentServer` replaces by that of its agent.
     budget = Budget(256 * 1024 * 1024)
 
-    flow: _Flow
-    #: Whether the parser is between the first byte of a request and its last, and before the end of its head.
-    _in_request = False
-    _in_head = False
-    _is_head_too_large = False
-    #: The request that is being answered, from the end of its head on. Others wait in uvicorn's `pipeline`, and bytes
-    #: behind them in `_behind`.
-    _answering: RequestResponseCycle | None = None
-    _behind = b""
-    #: When the last response was complete; 0 before the first.
-    _idle_since = 0.0
-    #: Bytes since the request began or since its body was last fed: an upper bound for a head or for trailers.
-    _beside_body = 0
-    _piece = 0
-    #: The timer for the rest of a request, and the bytes that arrived since it was started.
-    _request_timer: asyncio.TimerHandle | None = None
-    _received = 0
-    #: The timer for a client that has to read, while the transport's buffer is full.
-    _write_timer: asyncio.TimerHandle | None = None
+    transport: asyncio.Transport
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._app = config.loaded_app
+        self._app_state = app_state
+        self._root_path = config.root_path
+        self._keep_alive = config.timeout_keep_alive
+        self.logs_access = config.access_log
+        self._server_state = server_state
+        #: The requests of all connections that are being answered.
+        self.tasks = server_state.tasks
+        self._loop = _loop or asyncio.get_running_loop()
+
+        self._parser = _parser_for(self)
+        #: Of the request whose head is being parsed, then of its trailers.
+        self._url = b""
+        self._headers: list[Header] = []
+        self._expects_continue = False
+        #: The method and version of a head that offers to upgrade.
+        self._offering = "", ""
+        #: Whether the parser is between the first byte of a request and its last, and before the end of its head.
+        self._in_request = self._in_head = False
+        self._is_head_too_large = False
+        #: Bytes since the request began or since its body was last fed: an upper bound for a head or for trailers.
+        self._beside_body = 0
+        self._piece = 0
+
+        #: The request whose head was parsed last; the one that is being answered, from the end of its head on; those
+        #: that wait behind it; and bytes behind these that are not parsed yet.
+        self._cycle: RequestCycle | None = None
+        self._answering: RequestCycle | None = None
+        self._waiting: deque[RequestCycle] = deque()
+        self._behind = b""
+        #: Whether reading must not go on because requests wait; and whether it is paused, for that or another reason.
+        self._is_held = self._is_read_paused = False
+
+        #: Set while the transport takes more to write; None until it first did not.
+        self._writable: asyncio.Event | None = None
+        self.is_write_paused = False
+        #: When the last response was complete, 0 before the first; and the timer that closes an idle connection.
+        self._idle_since = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        #: The timer for the rest of a request, and the bytes that arrived since it was started.
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._received = 0
+        #: The timer for a client that has to read, while the transport's buffer is full.
+        self._write_timer: asyncio.TimerHandle | None = None
 
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.flow = _Flow(transport)
+        self.transport = transport
+        connections = self._server_state.connections
+        connections.add(self)  # type: ignore[arg-type]  # uvicorn names its own protocols there
+        server, client = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        #: What the scopes of all requests have in common.
+        self._scope: Scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "server": server[:2] if isinstance(server, tuple) else (server, None),
+            "client": client[:2] if isinstance(client, tuple) else None,
+            "scheme": "https" if transport.get_extra_info("sslcontext") else "http",
+            "root_path": self._root_path,
+            "extensions": _EXTENSIONS,
+        }
         most = max_connections()
-        if most is None or len(self.connections) <= most or self._close_idle_connection():
+        if most is None or len(connections) <= most or self._close_idle_connection():
             self._start_request_timer()
         else:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections; try again in a moment.")
+            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections; try again in a moment.")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._server_state.connections.discard(self)
         self._stop_request_timer()
         self._stop_write_timer()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         self.budget.release(self)
-        if self._answering is not None and self._answering is not self.cycle:  # uvicorn notifies the last request only
-            self._answering.disconnected = True
-            self._answering.message_event.set()
-        self.pipeline.clear()
+        for cycle in (self._answering, self._cycle):
+            if cycle is not None:
+                cycle.disconnected = not cycle.response_complete
+                cycle.wake()
+        self._answering = self._cycle = None
+        self._waiting.clear()
         self._behind = b""
-        super().connection_lost(exc)
+        self._set_writable()
+        del self._parser  # it refers to this object
 
     def data_received(self, data: bytes) -> None:
         if len(data) > _PIECE or self._behind:
@@ -161,34 +359,49 @@ class HttpConnection(HttpToolsProtocol):
         if self._in_request:
             self._beside_body += self._piece
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except (HttpParserUpgrade, HttpParserError) as error:
             self._parse_again(data, error)
         if self.transport.is_closing():
             return
         if self._in_request and self._beside_body > MAX_HEAD + _PIECE:
             self._refuse_head()
-        elif not self.pipeline and (self._in_request or self._answering is None):  # the client has to send more
+        elif not self._waiting and (self._in_request or self._answering is None):  # the client has to send more
             self._received += self._piece
             self._start_request_timer()
-            # Once the response has begun, uvicorn discards the rest of the request.
+            # Once the response has begun, the rest of the request is discarded.
             discards = self._answering is None or self._answering.response_started
             if self._received > Budget.SMALL and not discards:
-                self.budget.hold(self, self._received, self.loop.time())
+                self.budget.hold(self, self._received, self._loop.time())
         elif self._request_timer is not None:
             self._stop_request_timer()
-        if self.pipeline:
+        if self._waiting:
             self._read_on()
 
     def pause_writing(self) -> None:
-        super().pause_writing()
+        self.is_write_paused = True
         self._start_write_timer(self.transport.get_write_buffer_size())
-        self.budget.hold(self, self.unread, self.loop.time())
+        self.budget.hold(self, self.unread, self._loop.time())
 
     def resume_writing(self) -> None:
         self._stop_write_timer()
         self.budget.release(self)
-        super().resume_writing()
+        self._set_writable()
+
+    def _set_writable(self) -> None:
+        self.is_write_paused = False
+        if self._writable is not None:
+            self._writable.set()
+
+    # Called by the server
+
+    def shutdown(self) -> None:
+        """Close the connection, once what is being answered has been answered."""
+        if self._answering is None:
+            self.transport.close()
+        else:
+            last = self._waiting[-1] if self._waiting else self._answering
+            last.keep_alive = False
 
     # Called by the budget
 
@@ -199,94 +412,148 @@ class HttpConnection(HttpToolsProtocol):
 
     def give_up(self) -> None:
         """Disconnect the client to free what is held for it."""
-        if self.unread or self.pipeline:
+        if self.unread or self._waiting:
             self.transport.abort()
         else:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many large requests at the same time; send it again.")
+            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many large requests at the same time; send it again.")
 
-    # Called by the parser. `super()` would look for each method again for every request.
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         self._in_request = self._in_head = True
         self._beside_body = self._piece
-        HttpToolsProtocol.on_message_begin(self)
+        self._url, self._headers, self._expects_continue = b"", [], False
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        self._headers.append((name, value))
+        if name == b"expect":
+            self._expects_continue = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
+        parser, headers = self._parser, self._headers
         if self._beside_body > MAX_HEAD:
-            self._check_head_size(len(self.url))
+            self._check_head_size(len(self._url))
         self._in_head = False
         self._beside_body = self._piece
-        HttpToolsProtocol.on_headers_complete(self)
-        self.scope["extensions"] = _EXTENSIONS  # type: ignore[typeddict-item]
-        self.headers = []  # for trailers, which must not pass for headers that a proxy has checked
-        if not self.pipeline:
-            self._answering = self.cycle
+        version, method = parser.get_http_version(), parser.get_method().decode("ascii")
+        if parser.should_upgrade():
+            if method == "CONNECT":  # has no offer to leave out, so parsing it again would not help
+                raise HttpParserError("only proxies accept CONNECT")
+            self._offering = method, version
+            return  # `_parse_again` parses this head without the offer
+        path, query = self._url, b""
+        if path != b"/":
+            parsed = parse_url(path)
+            path, query = parsed.path, parsed.query or b""
+        text = path.decode("ascii")
+        scope: Scope = {
+            **self._scope,
+            "http_version": version,
+            "method": method,
+            "path": self._root_path + (unquote(text) if "%" in text else text),
+            "raw_path": self._root_path.encode("ascii") + path,
+            "query_string": query,
+            "headers": headers,
+            "state": self._app_state.copy(),
+        }
+        # Trailers must not pass for headers that a proxy has checked.
+        self._headers = []
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        self._cycle = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
+        if self._answering is None:
+            self._answer(self._cycle)
+        else:
+            self._waiting.append(self._cycle)
 
     def on_body(self, body: bytes) -> None:
         self._beside_body = self._piece
-        HttpToolsProtocol.on_body(self, body)
+        cycle = self._cycle
+        if cycle is not None:
+            cycle.feed(body)
+            if cycle.unreceived > _MAX_WAITING:
+                self.pause_reading()
 
     def on_message_complete(self) -> None:
         if self._beside_body > MAX_HEAD:
             self._check_head_size()
         self._in_request = False
-        HttpToolsProtocol.on_message_complete(self)
+        # A head that offers to upgrade ends here, too, before `_parse_again` has parsed it.
+        if self._cycle is not None and not self._parser.should_upgrade():
+            self._cycle.feed_end()
 
-    def _should_upgrade(self) -> bool:
-        if self.scope["method"] == "CONNECT":  # has no offer to leave out, so parsing it again would not help
-            raise HttpParserError("only proxies accept CONNECT")
-        # True makes uvicorn ignore the parser's callbacks for this head, which `_parse_again` parses.
-        return True
+    def _answer(self, cycle: RequestCycle) -> None:
+        self._answering = cycle
+        cycle.task = self._loop.create_task(cycle.run(self._app))
+        self.tasks.add(cycle.task)
 
-    # Called by uvicorn
+    # Called by the request that is answered
 
-    def send_400_response(self, msg: str) -> None:
-        if self._is_head_too_large:
-            self._refuse_head()
-        else:
-            super().send_400_response(msg)
+    def default_lines(self) -> bytes:
+        """Return the lines that all responses have: the date, which uvicorn renews every second."""
+        return _lines_of(tuple(self._server_state.default_headers))
+
+    async def drain(self) -> None:
+        """Wait until the transport takes more to write."""
+        if self._writable is None:
+            self._writable = asyncio.Event()
+        if self.is_write_paused:
+            self._writable.clear()
+            await self._writable.wait()
+
+    def pause_reading(self) -> None:
+        if not self._is_read_paused:
+            self._is_read_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_read_paused and not self._is_held:
+            self._is_read_paused = False
+            self.transport.resume_reading()
 
     def on_response_complete(self) -> None:
-        if self.pipeline:
-            self._answering = self.pipeline[-1][0]
-            self.loop.call_later(_PAUSE, self._answer_next)
+        self._server_state.total_requests += 1
+        if self._waiting:
+            self._answering = self._waiting[0]
+            self._loop.call_later(_PAUSE, self._answer_next)
             return
         self._answering = None
-        if self._in_request and not self.unread:
+        if not self._in_request:
+            self._cycle = None
+        elif not self.unread:
             self.budget.release(self)
-        self._wait_for_next_request()
-        if self.flow.is_held or self._in_request:
+        if self.transport.is_closing():
+            return
+        self.resume_reading()
+        self._idle_since = self._loop.time()
+        if self._idle_timer is None:  # one timer for all requests of a connection
+            self._idle_timer = self._loop.call_later(self._keep_alive, self._close_if_idle)
+        if self._is_held or self._in_request:
             self._read_after_response()
 
     def _answer_next(self) -> None:
-        super().on_response_complete()
-        self._read_after_response()
+        if self._waiting and not self.transport.is_closing():
+            self._answer(self._waiting.popleft())
+            self._read_after_response()
 
     def _read_after_response(self) -> None:
-        if self.flow.is_held:
+        if self._is_held:
             self._read_on()
         if self._in_request and not self.transport.is_closing():
             self._start_request_timer()
 
     # Idle connections
 
-    def _wait_for_next_request(self) -> None:
-        """Do what uvicorn does after a response, but with one timer for all requests of a connection."""
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        self._idle_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
-
     def _close_if_idle(self) -> None:
-        self.timeout_keep_alive_task = None
+        self._idle_timer = None
         if self.idle_since is None:
             return
-        left = self.idle_since + self.timeout_keep_alive - self.loop.time()
+        left = self.idle_since + self._keep_alive - self._loop.time()
         if left > 0:
-            self.timeout_keep_alive_task = self.loop.call_later(left, self._close_if_idle)
+            self._idle_timer = self._loop.call_later(left, self._close_if_idle)
         elif not self.transport.is_closing():
             self.transport.close()
 
@@ -299,7 +566,7 @@ class HttpConnection(HttpToolsProtocol):
         """Close the connection that has been idle for longest; return False if none is idle."""
         idle = {
             each.idle_since: each.transport
-            for each in self.connections
+            for each in self._server_state.connections
             if isinstance(each, HttpConnection)
             and each.idle_since is not None
             # One that is closing has already made room, and one that still sends would not.
@@ -316,17 +583,17 @@ class HttpConnection(HttpToolsProtocol):
         behind = self._behind + data
         self._behind = b""
         start = 0
-        while start < len(behind) and not self.pipeline and not self.transport.is_closing():
+        while start < len(behind) and not self._waiting and not self.transport.is_closing():
             self.data_received(behind[start : start + _PIECE])
             start += _PIECE
         self._behind = behind[start:]
-        if self.pipeline or self._behind:
-            self.flow.is_held = True
-            self.flow.pause_reading()
-            self.budget.hold(self, len(self._behind), self.loop.time())
-        elif self.flow.is_held:
-            self.flow.is_held = False
-            self.flow.resume_reading()
+        if self._waiting or self._behind:
+            self._is_held = True
+            self.pause_reading()
+            self.budget.hold(self, len(self._behind), self._loop.time())
+        elif self._is_held:
+            self._is_held = False
+            self.resume_reading()
             self.budget.release(self)
 
     def _parse_again(self, data: bytes, error: Exception) -> None:
@@ -334,12 +601,14 @@ class HttpConnection(HttpToolsProtocol):
         while isinstance(error, HttpParserUpgrade):
             data = self._head_without_offer() + data[error.args[0] :]
             try:
-                self.parser.feed_data(data)
+                self._parser.feed_data(data)
                 return
             except (HttpParserUpgrade, HttpParserError) as another:
                 error = another
-        self.logger.warning(_INVALID)
-        self.send_400_response(_INVALID)
+        if self._is_head_too_large:
+            self._refuse_head()
+        else:
+            self.refuse(HTTPStatus.BAD_REQUEST, "Invalid HTTP request received.")
 
     def _head_without_offer(self) -> bytes:
         """Return the head that was just parsed without its offer to upgrade, for a new parser.
@@ -347,25 +616,26 @@ class HttpConnection(HttpToolsProtocol):
         Clients may offer HTTP/2 and go on with HTTP/1.1 and a body. The parser takes every offer as accepted and does
         not parse what follows.
         """
-        self.parser = HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-        begin, end = f"{self.scope['method']} ", f" HTTP/{self.scope['http_version']}\r\n"
-        headers = [b"%b: %b\r\n" % header for header in self.scope["headers"] if header[0] != b"upgrade"]
-        return b"".join([begin.encode("ascii"), self.url, end.encode("ascii"), *headers, b"\r\n"])
+        self._parser = _parser_for(self)
+        method, version = self._offering
+        headers = [b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade"]
+        line = b"%b %b HTTP/%b\r\n" % (method.encode("ascii"), self._url, version.encode("ascii"))
+        return b"".join([line, *headers, b"\r\n"])
 
     def _check_head_size(self, size: int = 0) -> None:
         """Raise `HeadTooLargeError` if the headers or trailers are too large together with `size` other bytes."""
-        if size + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD:
+        if size + sum(len(name) + len(value) + 4 for name, value in self._headers) > MAX_HEAD:
             self._is_head_too_large = True
             raise HeadTooLargeError
 
     def _refuse_head(self) -> None:
-        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"Headers and trailers may have {MAX_HEAD} bytes.")
+        self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"Headers and trailers may have {MAX_HEAD} bytes.")
 
-    def _refuse(self, status: HTTPStatus, text: str) -> None:
+    def refuse(self, status: HTTPStatus, text: str) -> None:
         """Send an error, unless a response has begun, and close the connection."""
-        has_response = self._in_request and not self._in_head and self.cycle.response_started
-        if not has_response:
+        cycles = (self._answering, self._cycle if self._in_request and not self._in_head else None)
+        has_response = any(cycle is not None and cycle.response_started for cycle in cycles)
+        if not has_response and not self.transport.is_closing():
             retry = "retry-after: 1\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
             self.transport.write(
                 f"HTTP/1.1 {status.value} {status.phrase}\r\n{retry}content-type: text/plain; charset=utf-8\r\n"
@@ -378,16 +648,16 @@ class HttpConnection(HttpToolsProtocol):
     def _start_request_timer(self) -> None:
         if self._request_timer is None:
             self._received = 0
-            self._request_timer = self.loop.call_later(self.request_timeout, self._check_request, self.loop.time())
+            self._request_timer = self._loop.call_later(self.request_timeout, self._check_request, self._loop.time())
 
     def _check_request(self, since: float) -> None:
-        left = since + self.request_timeout + self._received / self.min_rate - self.loop.time()
+        left = since + self.request_timeout + self._received / self.min_rate - self._loop.time()
         if left > 0:
-            self._request_timer = self.loop.call_later(left, self._check_request, since)
+            self._request_timer = self._loop.call_later(left, self._check_request, since)
             return
         self._request_timer = None
         if self._in_request:
-            self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not arrive in time.")
+            self.refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not arrive in time.")
         else:
             self.transport.close()
 
@@ -398,7 +668,7 @@ class HttpConnection(HttpToolsProtocol):
             self.budget.release(self)
 
     def _start_write_timer(self, left: int) -> None:
-        self._write_timer = self.loop.call_later(self.write_timeout, self._check_reader, left)
+        self._write_timer = self._loop.call_later(self.write_timeout, self._check_reader, left)
 
     def _check_reader(self, before: int) -> None:
         left = self.transport.get_write_buffer_size()
@@ -422,3 +692,15 @@ def max_connections() -> int | None:
         return None
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if files == resource.RLIM_INFINITY else max(files * 3 // 4, 1)
+
+
+def _parser_for(connection: HttpConnection) -> HttpRequestParser:
+    parser = HttpRequestParser(connection)
+    # A response to the request before may have announced that the connection will be closed.
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
+
+
+@lru_cache(maxsize=4)
+def _lines_of(headers: tuple[Header, ...]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])

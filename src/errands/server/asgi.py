@@ -109,19 +109,12 @@ class HttpExchange(IncomingRequest):
         Raises `PayloadTooLargeError` as soon as the body is known to be too large or to hold too many values,
         `InvalidRequestError` when it is nested too deeply, and `ParseError` when it is not UTF-8.
         """
-        limit = self._settings.max_body_bytes
-        length = self.headers.get(b"content-length")
-        if length is not None:
-            if not length.isdigit():
-                raise InvalidRequestError("Content-Length is not a number")
-            if int(length) > limit:
-                raise PayloadTooLargeError(f"The body may have {limit} bytes, not {int(length)}")
         take_whole = self.scope.get("extensions", {}).get(WHOLE_BODY)
         body: bytes | None = None if take_whole is None else take_whole(self.receive)
         if body is None:
             body = await self._join_body()
-        if len(body) > limit:
-            raise PayloadTooLargeError(f"The body may have {limit} bytes")
+        if len(body) > self._settings.max_body_bytes:
+            raise PayloadTooLargeError(f"The body may have {self._settings.max_body_bytes} bytes")
         if len(body) > LARGE_BODY:
             async with self.large_work.one_at_a_time(len(body), is_held=True):
                 self._check(body)
@@ -145,6 +138,12 @@ class HttpExchange(IncomingRequest):
 
     async def _join_body(self) -> bytes:
         """Return a body that may arrive in several pieces, but stop reading when it is larger than allowed."""
+        limit = self._settings.max_body_bytes
+        length = self.headers.get(b"content-length", b"0")
+        if not length.isdigit():
+            raise InvalidRequestError("Content-Length is not a number")
+        if int(length) > limit:
+            raise PayloadTooLargeError(f"The body may have {limit} bytes, not {int(length)}")
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -153,7 +152,7 @@ class HttpExchange(IncomingRequest):
                 raise ClientDisconnectedError
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
-            if size > self._settings.max_body_bytes or not message.get("more_body", False):
+            if size > limit or not message.get("more_body", False):
                 return b"".join(chunks)
 
     async def respond(
