@@ -1,4 +1,5 @@
-"""What twenty honest clients and the memory of a server notice of each attack in tests/interaction/test_bounds.py.
+"""What twenty honest clients and the memory of a server notice of attacks: those in tests/interaction/test_bounds.py,
+and large messages over gRPC, with a key and without one.
 
     .venv/bin/python benchmarks/attacks.py [NAME ...]
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,12 +23,39 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.interaction.test_bounds import ATTACKS, BUDGET, PROGRAM, Attack, Run, Target
+import grpc
+from tests.grpc_binding.serving import send
+from tests.interaction.test_bounds import ATTACKS, BUDGET, MEGABYTE, PROGRAM, Attack, Prepare, Run, Target
 from tests.unit.cli.processes import Served
 from tests.unit.cli.programs import write
 
 CLIENTS = 20
 SECONDS = 3.0
+
+
+def grpc_messages(part_bytes: int, *metadata: tuple[str, str]) -> Prepare:
+    """Sends messages of 9.5 MB, in parts of this size, over gRPC."""
+
+    def prepare(target: Target) -> Run:
+        [address] = re.findall(r"^grpc +(\S+)$", target.greeting, re.MULTILINE)
+        text = "x" * part_bytes
+        body = send(parts=[{"text": text}] * (19 * MEGABYTE // 2 // (part_bytes + 8))).SerializeToString()
+        call = grpc.insecure_channel(address).unary_unary("/lf.a2a.v1.A2AService/SendMessage")
+
+        def run() -> None:
+            for pending in [call.future(body, metadata=metadata) for _ in range(3)]:
+                pending.exception()
+
+        return run
+
+    return prepare
+
+
+ALL_ATTACKS = [
+    *ATTACKS,
+    Attack("gRPC: 10 MB without a key", grpc_messages(1), most=0, asks=True),
+    Attack("gRPC: 10 MB of tiny parts", grpc_messages(1, ("x-api-key", "key")), most=0, asks=True),
+]
 
 
 class HonestClients:
@@ -52,7 +81,11 @@ class HonestClients:
 
 def measure(attack: Attack, folder: Path) -> str:
     program = PROGRAM.replace("MIDDLEWARE", str(attack.asks)).replace('    storage="memory",\n', "")
-    with Served(write(folder, program), cwd=folder, max_buffered_bytes=str(BUDGET)) as served, ExitStack() as opened:
+    path = write(folder, program)
+    with (
+        Served(path, "--grpc-port", "0", cwd=folder, max_buffered_bytes=str(BUDGET)) as served,
+        ExitStack() as opened,
+    ):
         target = Target(served, opened)
         run = attack.prepare(target)
         clients = HonestClients(served.url)
@@ -115,7 +148,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--clients"]:
         asyncio.run(honest_clients(sys.argv[2], int(sys.argv[3])))
         return
-    for attack in ATTACKS:
+    for attack in ALL_ATTACKS:
         if not sys.argv[1:] or attack.name in sys.argv[1:]:
             with tempfile.TemporaryDirectory() as folder:
                 print(measure(attack, Path(folder)), flush=True)

@@ -63,6 +63,7 @@ class Target:
 
     def __init__(self, served: Served, connections: ExitStack) -> None:
         self.url = served.url
+        self.greeting = served.greeting
         self._status = Path(f"/proc/{served.pid}/status")
         self._connections = connections
 
