@@ -1,5 +1,9 @@
 """The client of A2A agents. It knows the protocol, and neither runtime, engines nor server."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from errands.client.client import A2AClient, TaskPages
 from errands.client.conversation import Conversation, Turn
 from errands.client.errors import (
@@ -9,6 +13,7 @@ from errands.client.errors import (
     AgentTimeoutError,
     AgentUnreachableError,
     AnswerLostError,
+    CardSignatureError,
     NoCommonProtocolError,
     NotConnectedError,
     ProtocolError,
@@ -16,6 +21,9 @@ from errands.client.errors import (
 )
 from errands.client.results import ArtifactInfo, ClientResult, ListResult, StreamEvent
 from errands.errors import TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
+
+if TYPE_CHECKING:
+    from errands.client.card_verifier import CardVerifier
 
 #: a2akit's name for the error of a message to a task that has ended: UNSUPPORTED_OPERATION in the protocol.
 TaskTerminalError = UnsupportedOperationError
@@ -29,6 +37,8 @@ __all__ = [
     "AgentUnreachableError",
     "AnswerLostError",
     "ArtifactInfo",
+    "CardSignatureError",
+    "CardVerifier",
     "ClientResult",
     "Conversation",
     "ListResult",
@@ -43,3 +53,11 @@ __all__ = [
     "TaskTerminalError",
     "Turn",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CardVerifier":
+        from errands.client.card_verifier import CardVerifier  # noqa: PLC0415 - an extra
+
+        return CardVerifier
+    raise AttributeError(f"module 'errands.client' has no attribute {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import httpx
 import msgspec
@@ -23,7 +23,14 @@ from errands.model import requests
 from errands.model.card import AgentCapabilities, AgentCard
 from errands.model.core import SETTLED_STATES, TERMINAL_STATES, Part, Task, TaskState
 from errands.model.requests import TaskPushNotificationConfig
+from errands.wire import signing_extra
 from errands.wire.dialect import EXTENSIONS
+
+if TYPE_CHECKING:
+    from errands.client.card_verifier import CardVerifier
+    from errands.wire.card_signing import KeySource, TrustedKeys
+
+    CardTrust = CardVerifier | KeySource | TrustedKeys
 
 
 class A2AClient:
@@ -56,10 +63,12 @@ class A2AClient:
         tenant: str | None = None,
         extensions: Sequence[str] | None = None,
         card: AgentCard | None = None,
+        verify_card: CardTrust | None = None,
     ) -> None:
         """Configure the client. `card` skips discovery, `protocol` and `version` insist on one.
 
-        `extensions` are URIs to activate.
+        `extensions` are URIs to activate. With `verify_card` the card must be signed with a key that it names: PEM, a
+        JWK or JWKS, a `Path` to one, the https address of a JWKS, or a `CardVerifier`.
         """
         discovery.card_urls(url)
         self._url = url
@@ -75,6 +84,7 @@ class A2AClient:
         self._retry = RetryPolicy(max_retries=max_retries, delay=retry_delay, retry_on=retry_on)
         self._tenant = tenant
         self._given_card = card
+        self._verifier = None if verify_card is None else _make_verifier(verify_card)
         self._source: discovery.CardSource | None = None
         self._session: AgentSession | None = None
         self._memory = ResultMemory()
@@ -93,9 +103,13 @@ class A2AClient:
             limits = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
             self._http = httpx.AsyncClient(limits=limits)
         self._source = discovery.CardSource(
-            self._http, self._url, self._headers, self._retry, self._timeout, self._validator
+            self._http, self._url, self._headers, self._retry, self._timeout, self._validator, self._verifier
         )
-        card = self._given_card or await self._source.fetch()
+        card = self._given_card
+        if card is None:
+            card = await self._source.fetch()
+        elif self._verifier is not None:
+            await self._verifier.verify(self._http, card)
         if card is not None:
             self._session = self._open_session(self._http, card)
 
@@ -322,6 +336,8 @@ class A2AClient:
         """Return the card for authenticated callers; from now on it is this client's `agent_card`."""
         session = self._connected()
         card: AgentCard = await session.call("GetExtendedAgentCard", requests.GetExtendedAgentCardRequest())
+        if self._verifier is not None and self._http is not None:
+            await self._verifier.verify(self._http, card)
         session.card = card
         return card
 
@@ -376,6 +392,16 @@ class A2AClient:
         """End the updates that `set_push_config` asked for."""
         request = requests.DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
         await self._connected().call("DeleteTaskPushNotificationConfig", request)
+
+
+def _make_verifier(trust: CardTrust) -> CardVerifier:
+    with signing_extra():
+        from errands.client.card_verifier import CardVerifier  # noqa: PLC0415 - an extra
+    if isinstance(trust, CardVerifier):
+        return trust
+    if isinstance(trust, str) and trust.startswith(("http://", "https://")):
+        return CardVerifier(jwks_url=trust)
+    return CardVerifier(trust)
 
 
 class TaskPages:

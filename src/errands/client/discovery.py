@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import httpx
@@ -21,6 +21,9 @@ from errands.wire import praisonai, v0_3, v1_0
 from errands.wire.dialect import ClientDialect, MalformedAnswerError
 from errands.wire.v0_3_card import PRAISONAI_TRANSPORT, from_v0_3
 from errands.wire.v0_3_objects import is_once
+
+if TYPE_CHECKING:
+    from errands.client.card_verifier import CardVerifier
 
 WELL_KNOWN_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
@@ -52,6 +55,7 @@ class CardSource:
     retry: RetryPolicy
     timeout: float | None
     validator: CardValidator | None = None
+    verifier: CardVerifier | None = None
     #: Where the card was found, and what the server there calls itself.
     found_at: str | None = None
     software: bytes = b""
@@ -67,7 +71,7 @@ class CardSource:
                 return None
             if response.status_code == httpx.codes.OK:
                 try:
-                    return self._accept(url, response)
+                    return await self._accept(url, response)
                 except ProtocolError as error:
                     reasons.append(f"{urlsplit(url).path}: {error.description}")
             else:
@@ -94,8 +98,10 @@ class CardSource:
         except TransientError as failure:
             raise AgentNotFoundError(self.url, str(failure)) from failure.cause
 
-    def _accept(self, url: str, response: httpx.Response) -> AgentCard:
+    async def _accept(self, url: str, response: httpx.Response) -> AgentCard:
         card = read_card(response.content)
+        if self.verifier is not None:
+            await self.verifier.verify(self.client, card, response.content)
         if self.validator is not None:
             self.validator(card, response.content)
         self.found_at = url

@@ -4,6 +4,7 @@ ErrandsError
 └── A2AClientError
     ├── NotConnectedError          the client was used before `connect()` or after `close()`
     ├── AgentNotFoundError         there is no agent card at this address
+    ├── CardSignatureError         the agent card is not signed with a key that the caller trusts
     ├── AgentUnreachableError      no connection could be made: nothing was sent
     ├── AgentCapabilityError       the agent's card does not offer what the call needs
     │   └── NoCommonProtocolError  the agent speaks no binding and version that this client speaks
@@ -39,6 +40,15 @@ class AgentNotFoundError(A2AClientError):
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"no agent found at {url}: {reason}")
         self.url = url
+        self.reason = reason
+
+
+class CardSignatureError(A2AClientError):
+    """The card is not signed with a trusted key, so it is not used; `reason` says what is wrong with each signature."""
+
+    def __init__(self, agent_name: str, reason: str) -> None:
+        super().__init__(f"the agent card of {agent_name!r} is not trusted: {reason}")
+        self.agent_name = agent_name
         self.reason = reason
 
 

@@ -7,6 +7,7 @@ of the transport port.
 from __future__ import annotations
 
 import email.utils
+import ipaddress
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -164,6 +165,64 @@ def translated_failures() -> Iterator[None]:
         raise TransientError(error, reached=True) from error
     except httpx.DecodingError as error:
         raise ProtocolError(f"the body cannot be read ({error})") from error
+
+
+async def request_json(
+    http: httpx.AsyncClient,
+    method: str,
+    url: str,
+    *,
+    data: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    max_bytes: int = 64 * 1024,
+    timeout: float = 10.0,
+) -> tuple[int, dict[str, Any]]:
+    """Return status and JSON object of a request to another server than the agent, such as one with keys or tokens.
+
+    Neither the client's own headers, cookies and credentials are sent, nor are redirects followed. A body that is not a
+    JSON object counts as an empty one. Raises `A2AClientError`.
+    """
+    request = http.build_request(method, url, data=data, timeout=timeout)
+    for name in ("authorization", "cookie", "proxy-authorization", "x-api-key"):
+        request.headers.pop(name, None)
+    request.headers.update({"Accept": "application/json", **(headers or {})})
+    try:
+        response = await http.send(request, auth=None, stream=True, follow_redirects=False)
+        try:
+            body = bytearray()
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise A2AClientError(f"the answer has more than {max_bytes:,} bytes")
+        finally:
+            await response.aclose()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise A2AClientError(str(error) or type(error).__name__) from error
+    try:
+        return response.status_code, msgspec.json.decode(bytes(body), type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return response.status_code, {}
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of an address, the port only if it is not the usual one."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    usual = {"http": 80, "https": 443}.get(parts.scheme)
+    return f"{parts.scheme}://{host}" + ("" if port in (None, usual) else f":{port}")
+
+
+def is_local(url: str) -> bool:
+    """Return whether an address is one of this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
