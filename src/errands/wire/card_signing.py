@@ -163,7 +163,9 @@ def _read_keys(source: KeySource) -> list[Key]:
         several = source.get("keys")
         values = several if isinstance(several, list) else [source]
         # A set may have keys for encryption beside those for signatures.
-        keys = [import_key(dict(value)) for value in values if value.get("use", "sig") == "sig"]
+        keys = [_quietly(import_key, dict(value)) for value in values if value.get("use", "sig") == "sig"]
+    except ConfigurationError:
+        raise
     except (msgspec.MsgspecError, JoseError, ValueError, TypeError, KeyError, AttributeError):
         raise ConfigurationError(f"{place} is neither PEM nor a JWK or JWKS in JSON") from None
     if not keys:
@@ -176,9 +178,10 @@ def _read_pem(source: bytes, place: str) -> Key:
         raise ConfigurationError(f"{place} is encrypted; decrypt it, for example with `openssl pkey`")
     for kind in (RSAKey, ECKey, OKPKey):
         try:
-            return _checked(kind.import_key(source), place)
+            key = _quietly(kind.import_key, source)
         except (JoseError, ValueError, TypeError):
             continue
+        return _checked(key, place)
     raise ConfigurationError(f"{place} is not a PEM key of RSA, an elliptic curve or Ed25519")
 
 
@@ -365,7 +368,7 @@ def _payloads(card: cards.AgentCard, document: bytes | None) -> list[bytes]:
         if fields is not None and _is_old(fields):
             fields.pop("signatures", None)
             payloads += [_canonical(_old_form(fields)), _canonical(fields)]
-        elif all(one.protocol_version.startswith("0.3") and not one.tenant for one in card.supported_interfaces):
+        elif {(one.protocol_version[:3], one.tenant or "") for one in card.supported_interfaces} == {("0.3", "")}:
             # Only then does the old form cover everything that is on the card.
             payloads += canonical_forms(card, ("0.3",))
     except (ConfigurationError, ValueError, RecursionError) as error:
@@ -417,12 +420,15 @@ def _verify(
 
 def _registry(algorithms: list[str]) -> jws.JWSRegistry:
     registry = jws.JWSRegistry(algorithms=algorithms, strict_check_header=False)
+    # The header is checked here: the SDK writes null for what it does not have, which joserfc refuses.
+    registry.header_registry = {}
     registry.max_header_length, registry.max_payload_length = _MAX_HEADER, _MAX_PAYLOAD
     return registry
 
 
 def _quietly(function: Any, *arguments: Any, **options: Any) -> Any:
-    # joserfc warns of the name EdDSA, which RFC 9864 replaces by Ed25519; the SDKs know only the old name.
+    # joserfc warns of short keys, which are refused here, and of the name EdDSA, which RFC 9864 replaces by Ed25519; the
+    # SDKs know only the old name.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*arguments, **options)
