@@ -134,7 +134,9 @@ async def test_the_key_set_that_a_card_names_is_trusted_only_if_it_is_allowed() 
     async with server, http_client(server) as http:
         raw = (await http.get(CARD_PATH)).content
         read = read_card(raw)
-        with pytest.raises(CardSignatureError, match=r"'http://localhost/.well-known/jwks.json'.* is not an allowed one"):
+        with pytest.raises(
+            CardSignatureError, match=r"'http://localhost/.well-known/jwks.json'.* is not an allowed one"
+        ):
             await CardVerifier(OTHER.as_dict(private=False) | {"kid": "x"}).verify(http, read, raw)
         for allowed in ("http://localhost", "http://localhost/.well-known/jwks.json"):
             assert (await CardVerifier(allowed_jku=[allowed]).verify(http, read, raw)).kid == "key-1"
@@ -195,7 +197,9 @@ async def test_a_key_set_that_cannot_be_used_is_an_error(
     assert "secret" not in str(seen[0].headers.raw)
 
 
-@pytest.mark.parametrize("url", ["http://keys.example/", "ftp://keys.example/", "https://a:b@keys.example/", "https://"])
+@pytest.mark.parametrize(
+    "url", ["http://keys.example/", "ftp://keys.example/", "https://a:b@keys.example/", "https://"]
+)
 def test_a_key_set_is_fetched_only_over_https(url: str) -> None:
     with pytest.raises(ConfigurationError, match="expected https"):
         CardVerifier(jwks_url=url)

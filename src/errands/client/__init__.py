@@ -6,6 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from errands.client.client import A2AClient, TaskPages
 from errands.client.conversation import Conversation, Turn
+from errands.client.credentials import (
+    ApiKey,
+    BasicAuth,
+    BearerToken,
+    ClientCertificate,
+    ClientCredentials,
+    Credential,
+    TokenExchange,
+)
 from errands.client.errors import (
     A2AClientError,
     AgentCapabilityError,
@@ -14,6 +23,8 @@ from errands.client.errors import (
     AgentUnreachableError,
     AnswerLostError,
     CardSignatureError,
+    CredentialsError,
+    ForeignOriginError,
     NoCommonProtocolError,
     NotConnectedError,
     ProtocolError,
@@ -36,11 +47,19 @@ __all__ = [
     "AgentTimeoutError",
     "AgentUnreachableError",
     "AnswerLostError",
+    "ApiKey",
     "ArtifactInfo",
+    "BasicAuth",
+    "BearerToken",
     "CardSignatureError",
     "CardVerifier",
+    "ClientCertificate",
+    "ClientCredentials",
     "ClientResult",
     "Conversation",
+    "Credential",
+    "CredentialsError",
+    "ForeignOriginError",
     "ListResult",
     "NoCommonProtocolError",
     "NotConnectedError",
@@ -51,6 +70,7 @@ __all__ = [
     "TaskNotFoundError",
     "TaskPages",
     "TaskTerminalError",
+    "TokenExchange",
     "Turn",
 ]
 

@@ -1,4 +1,4 @@
-"""Checks that agent cards are signed with keys that the caller trusts, and fetches these keys. Needs `errands[signing]`."""
+"""Checks that agent cards are signed with keys that the caller trusts. Needs `errands[signing]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from errands.client.errors import A2AClientError, CardSignatureError
-from errands.client.http_transport import is_local, origin_of, request_json
+from errands.client.http_requests import is_local, origin_of, request_json
 from errands.errors import ConfigurationError
 from errands.model.card import AgentCard
 from errands.wire.card_signing import (
@@ -22,7 +22,7 @@ from errands.wire.card_signing import (
     verify_card,
 )
 
-#: Seconds for which a fetched key set is used, and after which it is fetched again for a signature that it cannot verify.
+#: Seconds for which a fetched key set is used, and after which an unknown key is a reason to fetch it again.
 _FRESH, _AGAIN = 300.0, 10.0
 _MAX_KEY_SET = 256 * 1024
 
@@ -37,8 +37,8 @@ class CardVerifier:
 
     `keys` are PEM, JWK or JWKS, as text, decoded or in a `Path`. `jwks_url` is an address of a key set that is trusted;
     it is fetched when needed, and again after five minutes. The signature of a card may name such an address itself
-    (`jku`), which anyone could have written; only those in `allowed_jku` are fetched: complete addresses, or origins such
-    as `https://keys.example.com`. Raises `ConfigurationError`.
+    (`jku`), which anyone could have written; only those in `allowed_jku` are fetched: complete addresses, or origins
+    such as `https://keys.example.com`. Raises `ConfigurationError`.
     """
 
     def __init__(
@@ -60,7 +60,9 @@ class CardVerifier:
         self._clock = clock
         self._fetched: dict[str, _Fetched] = {}
 
-    async def verify(self, http: httpx.AsyncClient, card: AgentCard, document: bytes | None = None) -> VerifiedSignature:
+    async def verify(
+        self, http: httpx.AsyncClient, card: AgentCard, document: bytes | None = None
+    ) -> VerifiedSignature:
         """Return the signature that makes the card trustworthy; `document` is the JSON that it was read from.
 
         Raises `CardSignatureError`, which says what is wrong with each signature.

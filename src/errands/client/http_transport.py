@@ -7,7 +7,6 @@ of the transport port.
 from __future__ import annotations
 
 import email.utils
-import ipaddress
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -21,8 +20,9 @@ import msgspec
 
 from errands.client.agent_session import Received, TransientError
 from errands.client.errors import A2AClientError, ProtocolError
+from errands.client.http_requests import NO_SECRETS, Secrets, add_secrets, is_header_value
 from errands.client.results import content_of, moment_of
-from errands.errors import A2AError, ConfigurationError, InternalError, InvalidParamsError, UnavailableError
+from errands.errors import A2AError, InternalError, InvalidParamsError, UnavailableError
 from errands.lifecycle import trim
 from errands.model import requests
 from errands.model.base import Model
@@ -58,8 +58,10 @@ class HttpTransport:
             self._headers[EXTENSION_HEADERS[binding.dialect.version]] = self._headers[EXTENSIONS]
         self._timeout = timeout
 
-    async def call(self, operation: Operation, request: Model, *, read_timeout: float | None) -> Any:
-        http_request = self._build(self._binding.wrap(operation, request), read_timeout)
+    async def call(
+        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: Secrets = NO_SECRETS
+    ) -> Any:
+        http_request = self._build(self._binding.wrap(operation, request), read_timeout, secrets)
         http_request.headers["Accept"] = f"{self._binding.dialect.media_type}, application/json"
         with translated_failures():
             response = await self._client.send(http_request, follow_redirects=False)
@@ -67,9 +69,15 @@ class HttpTransport:
             return self._binding.read_response(operation, request, response.content)
 
     async def stream(
-        self, operation: Operation, request: Model, *, last_event_id: str | None, read_timeout: float | None
+        self,
+        operation: Operation,
+        request: Model,
+        *,
+        last_event_id: str | None,
+        read_timeout: float | None,
+        secrets: Secrets = NO_SECRETS,
     ) -> AsyncGenerator[Received, None]:
-        http_request = self._build(self._binding.wrap(operation, request), read_timeout)
+        http_request = self._build(self._binding.wrap(operation, request), read_timeout, secrets)
         http_request.headers["Accept"] = "text/event-stream"
         if last_event_id is not None:
             http_request.headers["Last-Event-ID"] = last_event_id
@@ -96,17 +104,18 @@ class HttpTransport:
     async def close(self) -> None:
         """Do nothing: the connections belong to the client."""
 
-    def _build(self, outgoing: OutgoingRequest, read_timeout: float | None) -> httpx.Request:
+    def _build(self, outgoing: OutgoingRequest, read_timeout: float | None, secrets: Secrets) -> httpx.Request:
         headers = self._headers.copy()
         if outgoing.content_type is not None:
             headers["Content-Type"] = outgoing.content_type
-        return self._client.build_request(
+        request = self._client.build_request(
             outgoing.method,
             outgoing.url,
             content=outgoing.content,
             headers=headers,
             timeout=httpx.Timeout(self._timeout, read=read_timeout),
         )
+        return add_secrets(request, secrets)
 
     @contextmanager
     def _answer(self, response: httpx.Response) -> Iterator[None]:
@@ -167,64 +176,6 @@ def translated_failures() -> Iterator[None]:
         raise ProtocolError(f"the body cannot be read ({error})") from error
 
 
-async def request_json(
-    http: httpx.AsyncClient,
-    method: str,
-    url: str,
-    *,
-    data: Mapping[str, str] | None = None,
-    headers: Mapping[str, str] | None = None,
-    max_bytes: int = 64 * 1024,
-    timeout: float = 10.0,
-) -> tuple[int, dict[str, Any]]:
-    """Return status and JSON object of a request to another server than the agent, such as one with keys or tokens.
-
-    Neither the client's own headers, cookies and credentials are sent, nor are redirects followed. A body that is not a
-    JSON object counts as an empty one. Raises `A2AClientError`.
-    """
-    request = http.build_request(method, url, data=data, timeout=timeout)
-    for name in ("authorization", "cookie", "proxy-authorization", "x-api-key"):
-        request.headers.pop(name, None)
-    request.headers.update({"Accept": "application/json", **(headers or {})})
-    try:
-        response = await http.send(request, auth=None, stream=True, follow_redirects=False)
-        try:
-            body = bytearray()
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > max_bytes:
-                    raise A2AClientError(f"the answer has more than {max_bytes:,} bytes")
-        finally:
-            await response.aclose()
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise A2AClientError(str(error) or type(error).__name__) from error
-    try:
-        return response.status_code, msgspec.json.decode(bytes(body), type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return response.status_code, {}
-
-
-def origin_of(url: str) -> str:
-    """Return scheme, host and port of an address, the port only if it is not the usual one."""
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    usual = {"http": 80, "https": 443}.get(parts.scheme)
-    return f"{parts.scheme}://{host}" + ("" if port in (None, usual) else f":{port}")
-
-
-def is_local(url: str) -> bool:
-    """Return whether an address is one of this machine."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a `Retry-After` header, which may be a number or a date."""
     value = headers.get("retry-after", "").strip()
@@ -235,19 +186,6 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     except ValueError:
         return None
     return max(0.0, moment.timestamp() - time.time())
-
-
-def is_header_value(value: str) -> bool:
-    """Return whether it is printable ASCII, so without a line break that would start another header."""
-    return value.isascii() and value.isprintable()
-
-
-def checked_headers(headers: Mapping[str, str]) -> httpx.Headers:
-    """Return the headers. Raises `ConfigurationError` when one could smuggle in another."""
-    for name, value in headers.items():
-        if not name or not is_header_value(name) or not is_header_value(value):
-            raise ConfigurationError(f"header {name!r}: name and value must be printable ASCII without line breaks")
-    return httpx.Headers(headers)
 
 
 # Bindings

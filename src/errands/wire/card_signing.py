@@ -288,9 +288,7 @@ class CardSigner:
         self.keys = list(keys)
         self._known: OrderedDict[tuple[bytes, str], list[cards.AgentCardSignature]] = OrderedDict()
 
-    def sign(
-        self, card: cards.AgentCard, *, versions: Sequence[str] = ("1.0",), base_url: str = ""
-    ) -> cards.AgentCard:
+    def sign(self, card: cards.AgentCard, *, versions: Sequence[str] = ("1.0",), base_url: str = "") -> cards.AgentCard:
         """Return the card with signatures for readers of these versions, after those that it has."""
         signatures = list(card.signatures or ())
         for payload in canonical_forms(card, versions):
