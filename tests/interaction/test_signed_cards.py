@@ -134,9 +134,7 @@ async def test_the_key_set_that_a_card_names_is_trusted_only_if_it_is_allowed() 
     async with server, http_client(server) as http:
         raw = (await http.get(CARD_PATH)).content
         read = read_card(raw)
-        with pytest.raises(
-            CardSignatureError, match=r"'http://localhost/.well-known/jwks.json'.* is not an allowed one"
-        ):
+        with pytest.raises(CardSignatureError, match=r"/.well-known/jwks.json' that .* is not an allowed one"):
             await CardVerifier(OTHER.as_dict(private=False) | {"kid": "x"}).verify(http, read, raw)
         for allowed in ("http://localhost", "http://localhost/.well-known/jwks.json"):
             assert (await CardVerifier(allowed_jku=[allowed]).verify(http, read, raw)).kid == "key-1"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 from rich.text import Text
-from typer import Argument, Context, Option
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
@@ -34,7 +34,7 @@ _OLDER_PATH = CardFinding(
 class CardGroup(TyperGroup):
     """Takes `errands card URL` for `errands card show URL`."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the name of the command unless the first word is one."""
         if args and args[0] not in self.commands and args[0] != "--help":
             args = ["show", *args]

@@ -235,6 +235,11 @@ class A2AClient:
         return self.agent_card.capabilities
 
     @property
+    def wanted_credentials(self) -> str:
+        """What the card asks of callers, in words; "" for nothing. Raises `NotConnectedError`."""
+        return self._connected().authorization.wanted
+
+    @property
     def protocol(self) -> str:
         """The binding in use, "jsonrpc", "http+json", "grpc" or "praisonai"; "" before `connect()`."""
         return self._session.transport.protocol if self._session is not None else ""
@@ -262,7 +267,8 @@ class A2AClient:
 
         A blocking send returns when the task has ended or needs something, however long that takes, unless
         `timeout` bounds the wait; an agent that answers earlier is asked for the task until then. Otherwise it
-        returns as soon as the message is accepted. `credentials` are for this call. The other options are those of `MessageOptions`.
+        returns as soon as the message is accepted. `credentials` are for this call. The other options are those of
+        `MessageOptions`.
         """
         session = self._connected(credentials)
         request = compose(text, blocking=blocking, **options)

@@ -1,10 +1,10 @@
 """Credentials of a client: what proves who calls, chosen by the security schemes on the agent's card.
 
-A card lists requirements, of which one must be met, and a requirement may need several schemes at once. The client looks
-for the first requirement that its credentials meet. Tokens are fetched when they are needed, kept until shortly before
-they expire, and fetched once more when the agent refuses one.
+A card lists requirements, of which one must be met, and a requirement may need several schemes at once. The client
+looks for the first requirement that its credentials meet. Tokens are fetched when they are needed, kept until shortly
+before they expire, and fetched once more when the agent refuses one.
 
-Secrets go to the agent's own origin and to the token endpoints that the caller names; a card cannot send them elsewhere.
+Secrets go to the agent's own origin and to the token endpoints that the caller names; no card can send them elsewhere.
 They are never part of a `repr`, an error or a log.
 """
 
@@ -37,6 +37,8 @@ Token = str | Callable[[], str | Awaitable[str]]
 _MARGIN = 30.0
 #: Seconds for which a token without a stated life is kept.
 _DEFAULT_LIFE = 300.0
+#: Tokens that one object keeps, for different users and scopes.
+_MAX_TOKENS = 1000
 _EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - the name of a type
 
@@ -52,7 +54,7 @@ class Origins(NamedTuple):
         return origin_of(url) in {self.agent, *self.allowed}
 
     def admits_grpc(self, url: str) -> bool:
-        """Return whether they may be sent to an address of gRPC: at any port of the agent's host, but not less secure."""
+        """Return the same for an address of gRPC: any port of the agent's host is admitted, but not without its TLS."""
         scheme, _, rest = url.rpartition("://")
         is_secure, host = scheme in ("https", "grpcs"), urlsplit(f"//{rest}").hostname
         agent = urlsplit(self.agent)
@@ -114,7 +116,7 @@ class ApiKey(Credential):
         return self.name is not None
 
     async def secrets(self, occasion: Occasion, *, refused: Secrets | None = None) -> Secrets:
-        found = occasion.scheme and occasion.scheme.api_key_security_scheme
+        found = None if occasion.scheme is None else occasion.scheme.api_key_security_scheme
         if found is None:
             return self._place(self.name or "X-API-Key", self.location)
         return self._place(found.name, found.location.lower())
@@ -163,21 +165,17 @@ class ClientCertificate(Credential):
         key: str | Path | None = None,
         *,
         ca: str | Path | None = None,
-        password: str = "",
     ) -> None:
-        self.certificate, self.key, self.ca = (
-            Path(certificate),
-            Path(key or certificate),
-            None if ca is None else Path(ca),
-        )
-        self._password = password
+        self.certificate = Path(certificate)
+        self.key = Path(key or certificate)
+        self.ca = None if ca is None else Path(ca)
         self.ssl_context()  # report a wrong file now
 
     def ssl_context(self) -> ssl.SSLContext:
         """Return the context for HTTP. Raises `ConfigurationError`."""
         try:
             context = httpx.create_ssl_context() if self.ca is None else ssl.create_default_context(cafile=self.ca)
-            context.load_cert_chain(self.certificate, self.key, self._password)
+            context.load_cert_chain(self.certificate, self.key, password="")
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(
                 f"the client certificate {self.certificate} cannot be used: {error.strerror or type(error).__name__}"
@@ -199,8 +197,8 @@ class _FetchedToken(NamedTuple):
 class _TokenEndpoint(Credential):
     """A bearer token from a token endpoint, kept until shortly before it expires.
 
-    The endpoint is `token_url`, or discovered from the `issuer`. Without either it is the one on the card, if that is at
-    the agent's own origin or an allowed one: otherwise any card could ask for the secret of the client.
+    The endpoint is `token_url`, or discovered from the `issuer`. Without either it is the one on the card, if that is
+    at the agent's own origin or an allowed one: otherwise any card could ask for the secret of the client.
     """
 
     def __init__(
@@ -241,10 +239,16 @@ class _TokenEndpoint(Credential):
             endpoint = await self._endpoint(occasion)
             place = (endpoint, *scopes, *await self._identity())
             token = self._tokens.get(place)
-            is_refused = token is not None and refused is not None and _bearer(token.value) == refused
+            is_refused = (
+                token is not None
+                and refused is not None
+                and refused.headers.get("Authorization") == _bearer(token.value).headers["Authorization"]
+            )
             if token is None or is_refused or token.expires_at <= self._clock():
-                self._tokens.clear()  # of other users and scopes, which are fetched again when they come
+                self._tokens.pop(place, None)
                 token = self._tokens[place] = await self._fetch(occasion.http, endpoint, scopes)
+                if len(self._tokens) > _MAX_TOKENS:
+                    del self._tokens[next(iter(self._tokens))]
         return _bearer(token.value)
 
     async def _identity(self) -> tuple[str, ...]:
@@ -288,10 +292,9 @@ class _TokenEndpoint(Credential):
         if self._token_url is not None:
             return self._token_url
         if self._issuer is not None:
-            path = f"{self._issuer.rstrip('/')}/.well-known"
-            return await self._discovered(
-                occasion, f"{path}/openid-configuration", f"{path}/oauth-authorization-server"
-            )
+            paths = ("openid-configuration", "oauth-authorization-server")
+            base = self._issuer.rstrip("/")
+            return await self._discovered(occasion, *(f"{base}/.well-known/{path}" for path in paths))
         named, metadata = _endpoint_on(occasion.scheme)
         if named is None and metadata is not None:
             self._check_named(occasion, metadata)
@@ -424,7 +427,7 @@ class Authorization:
     """The credentials that go with every request to one agent."""
 
     http: httpx.AsyncClient | None = None
-    origins: Origins = Origins("")
+    origins: Origins | None = None
     #: The credentials in use, with the scheme and the scopes that each is used for.
     parts: list[tuple[Credential, SecurityScheme | None, tuple[str, ...]]] = field(default_factory=list)
     #: What the card asks for, in words.
@@ -432,16 +435,13 @@ class Authorization:
 
     async def secrets(self, refused: Secrets | None = None) -> Secrets:
         """Return what a request carries: new ones, if possible, in place of those that the agent has `refused`."""
-        if self.http is None or not self.parts:
+        if self.http is None or self.origins is None or not self.parts:
             return NO_SECRETS
         headers: dict[str, str] = {}
         query: dict[str, str] = {}
         cookies: list[str] = []
         for credential, scheme, scopes in self.parts:
-            alone = (
-                None if refused is None else Secrets({k: v for k, v in refused.headers.items() if k == "Authorization"})
-            )
-            found = await credential.secrets(Occasion(self.http, self.origins, scheme, scopes), refused=alone)
+            found = await credential.secrets(Occasion(self.http, self.origins, scheme, scopes), refused=refused)
             cookies += [value for name, value in found.headers.items() if name == "Cookie"]
             headers = {**found.headers, **headers}
             query = {**found.query, **query}
@@ -451,6 +451,8 @@ class Authorization:
 
     def explain(self, refusal: AuthenticationRequiredError) -> AuthenticationRequiredError:
         """Return the agent's refusal with the schemes that its card asks for and the credentials that were sent."""
+        if not self.wanted and not self.parts:
+            return refusal
         tried = ", ".join(dict.fromkeys(type(credential).__name__ for credential, *_ in self.parts)) or "no credentials"
         wanted = f"the card asks for {self.wanted}" if self.wanted else "the card does not say what it asks for"
         error = AuthenticationRequiredError(
@@ -549,9 +551,9 @@ def _endpoint_on(scheme: SecurityScheme | None) -> tuple[str | None, str | None]
         return None, None
     if (oauth2 := scheme.oauth2_security_scheme) is not None:
         flow = oauth2.flows.client_credentials
-        return flow and flow.token_url, oauth2.oauth2_metadata_url
+        return None if flow is None else flow.token_url, oauth2.oauth2_metadata_url
     oidc = scheme.open_id_connect_security_scheme
-    return None, oidc and oidc.open_id_connect_url
+    return None, None if oidc is None else oidc.open_id_connect_url
 
 
 def _takes_bearer(scheme: SecurityScheme) -> bool:

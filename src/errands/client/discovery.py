@@ -75,9 +75,9 @@ class CardSource:
                 if secrets != http_requests.NO_SECRETS:
                     response = await self._get(url, secrets)
                 if response.status_code == httpx.codes.UNAUTHORIZED:
-                    asked = f", asks for {response.headers.get('www-authenticate', 'credentials')[:200]!r}"
                     names = ", ".join(type(credential).__name__ for credential, *_ in self.authorization.parts)
-                    asked += f" and refuses {names}" if names else ""
+                    wanted = response.headers.get("www-authenticate", "")[:200]
+                    asked = (f", asks for {wanted!r}" if wanted else "") + (f", refuses {names}" if names else "")
             if response.status_code == httpx.codes.NOT_MODIFIED and self._conditions:
                 return None
             if response.status_code == httpx.codes.OK:

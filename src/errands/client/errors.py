@@ -63,8 +63,8 @@ class ForeignOriginError(CredentialsError):
 
     def __init__(self, origin: str, foreign: Sequence[str]) -> None:
         super().__init__(
-            f"the credentials are for {origin}, and the agent card leads to {', '.join(foreign)}; if you trust it, pass "
-            f"allow_origins={list(foreign)!r}"
+            f"the credentials are for {origin}, and the agent card leads to {', '.join(foreign)}; "
+            f"if you trust it, pass allow_origins={list(foreign)!r}"
         )
         self.foreign = list(foreign)
 

@@ -1,4 +1,4 @@
-"""What all HTTP of the client has in common: checked headers, origins, secrets, and requests to servers beside the agent."""
+"""What all HTTP of the client shares: checked headers, origins, secrets, and requests to servers beside the agent."""
 
 from __future__ import annotations
 

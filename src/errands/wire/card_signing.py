@@ -1,6 +1,6 @@
 """Signatures of agent cards: JWS over the canonical JSON of a card (A2A 1.0, section 8.4). Needs `errands[signing]`.
 
-What is signed is the card without `signatures` and without default values, as RFC 8785 writes it. There are three forms:
+What is signed is the card without `signatures` and without default values, as RFC 8785 writes it. It has three forms:
 
 - that of the specification: required fields, and optional ones that are set, stay even if they are empty;
 - that of the official SDK, which removes everything that is empty, at every level;
@@ -332,8 +332,8 @@ class _Header(NamedTuple):
 def verify_card(card: cards.AgentCard, keys: TrustedKeys, *, document: bytes | None = None) -> VerifiedSignature:
     """Return the first valid signature of a card. Raises `UnverifiedCardError` if there is none.
 
-    `document` is the JSON that the card was read from, if it is known: a card of 0.3 is signed in its own spelling. What
-    is verified is what was read into `card`; fields that readers do not know are not covered and not used.
+    `document` is the JSON that the card was read from, if it is known: a card of 0.3 is signed in its own spelling.
+    What is verified is what was read into `card`; fields that readers do not know are not covered and not used.
     """
     if not card.signatures:
         raise UnverifiedCardError("the card has no signature")
@@ -425,8 +425,8 @@ def _registry(algorithms: list[str]) -> jws.JWSRegistry:
 
 
 def _quietly(function: Any, *arguments: Any, **options: Any) -> Any:
-    # joserfc warns of short keys, which are refused here, and of the name EdDSA, which RFC 9864 replaces by Ed25519; the
-    # SDKs know only the old name.
+    # joserfc warns of short keys, which are refused here, and of the name EdDSA, which RFC 9864 replaces by Ed25519;
+    # the SDKs know only the old name.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*arguments, **options)

@@ -34,7 +34,7 @@ from errands.wire.card_signing import (
     verify_card,
 )
 
-KEYS = {
+KEYS: dict[str, ECKey | RSAKey | OKPKey] = {
     "ES256": ECKey.generate_key("P-256"),
     "ES384": ECKey.generate_key("P-384"),
     "RS256": RSAKey.generate_key(2048),
@@ -95,7 +95,8 @@ def sdk_signed(card: cards.AgentCard, key: SigningKey, private: Any) -> bytes:
         jwt.PyJWK(private.as_dict(private=True), algorithm=key.algorithm),
         {"kid": key.kid, "alg": key.algorithm, "jku": None, "typ": "JOSE"},
     )
-    return MessageToJson(sign(parse_agent_card(json.loads(encode(card))))).encode()
+    signed: str = MessageToJson(sign(parse_agent_card(json.loads(encode(card)))))
+    return signed.encode()
 
 
 # What is signed
