@@ -39,6 +39,8 @@ def card_urls(url: str) -> list[str]:
     Raises `ConfigurationError`.
     """
     parts = urlsplit(url)
+    if not url.isprintable():  # urlsplit removes line breaks without a word
+        raise ConfigurationError(f"url {url!r}: an address has no line breaks and control characters")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigurationError(f"url {url!r}: the address of an agent begins with http:// or https://")
     if parts.path.endswith(".json"):
@@ -245,7 +247,9 @@ def choose_interface(
             url, is_usable = face.url, bool(face.url) and speaks_grpc()
         else:
             url = urljoin(card_url, face.url)
-            is_usable = urlsplit(url).scheme in {"http", "https"}
+            # An address with a user would replace the caller's credentials by those of the card.
+            is_plain = face.url.isprintable() and urlsplit(face.url).username is None
+            is_usable = is_plain and urlsplit(url).scheme in {"http", "https"}
         if is_usable and origins is not None and not _admitted(origins, dialect, url):
             foreign.append(url if dialect == "grpc" else http_requests.origin_of(url))
         elif is_usable:

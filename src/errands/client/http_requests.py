@@ -68,11 +68,11 @@ async def request_json(
     Neither the client's own headers, cookies and credentials are sent, nor are redirects followed. A body that is not a
     JSON object counts as an empty one. Raises `A2AClientError`.
     """
-    request = http.build_request(method, url, data=data, timeout=timeout)
-    for name in SECRET_HEADERS:
-        request.headers.pop(name, None)
-    request.headers.update({"Accept": "application/json", **(headers or {})})
     try:
+        request = http.build_request(method, url, data=data, timeout=timeout)
+        for name in SECRET_HEADERS:
+            request.headers.pop(name, None)
+        request.headers.update({"Accept": "application/json", **(headers or {})})
         response = await http.send(request, auth=None, stream=True, follow_redirects=False)
         try:
             body = bytearray()

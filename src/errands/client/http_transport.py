@@ -108,13 +108,16 @@ class HttpTransport:
         headers = self._headers.copy()
         if outgoing.content_type is not None:
             headers["Content-Type"] = outgoing.content_type
-        request = self._client.build_request(
-            outgoing.method,
-            outgoing.url,
-            content=outgoing.content,
-            headers=headers,
-            timeout=httpx.Timeout(self._timeout, read=read_timeout),
-        )
+        try:
+            request = self._client.build_request(
+                outgoing.method,
+                outgoing.url,
+                content=outgoing.content,
+                headers=headers,
+                timeout=httpx.Timeout(self._timeout, read=read_timeout),
+            )
+        except httpx.InvalidURL as error:
+            raise A2AClientError(f"the interface on the agent card has no valid address: {error}") from None
         return add_secrets(request, secrets)
 
     @contextmanager
