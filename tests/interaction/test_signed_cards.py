@@ -96,6 +96,7 @@ async def test_keys_come_from_files_that_the_settings_name(tmp_path: Path) -> No
         ({"card_signing_jku": "https://a/jwks.json"}, "there is no key"),
         ({"signing": ["key.pem"]}, "SigningKey objects"),
         ({"signing": [KEY, KEY]}, "the same kid"),
+        ({"signing": [KEY] * 6}, "readers take at most 5"),
     ],
 )
 def test_wrong_keys_are_reported_when_the_server_is_made(options: dict[str, Any], problem: str) -> None:

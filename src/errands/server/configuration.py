@@ -117,10 +117,17 @@ def make_signer(signing: Sequence[SigningKey] | None, settings: Settings) -> Car
             raise ConfigurationError("card_signing_jku is set, but there is no key: set card_signing_keys, too")
         return None
     with signing_extra():
-        from errands.wire.card_signing import CardSigner, SigningKey, signing_keys  # noqa: PLC0415 - an extra
+        from errands.wire.card_signing import (  # noqa: PLC0415 - an extra
+            MAX_SIGNING_KEYS,
+            CardSigner,
+            SigningKey,
+            signing_keys,
+        )
     if not all(isinstance(key, SigningKey) for key in signing or ()):
         raise ConfigurationError("signing must be a list of SigningKey objects")
     keys = [*(signing or ()), *(key for file in files for key in signing_keys(file, jku=settings.card_signing_jku))]
+    if len(keys) > MAX_SIGNING_KEYS:
+        raise ConfigurationError(f"{len(keys)} keys sign the card, and readers take at most {MAX_SIGNING_KEYS}")
     if len({key.kid for key in keys}) != len(keys):
         raise ConfigurationError("two keys that sign the card have the same kid; give each its own")
     return CardSigner(keys)

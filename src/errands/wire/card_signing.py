@@ -17,6 +17,7 @@ import hashlib
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +46,8 @@ _ALGORITHMS: dict[type[Key], tuple[str, ...]] = {
 _MIN_RSA_BITS = 2048
 #: Bounds on what is read of a card that a stranger wrote.
 _MAX_SIGNATURES = 16
+#: A card has up to three signatures of each key.
+MAX_SIGNING_KEYS = _MAX_SIGNATURES // 3
 _MAX_HEADER = 8 * 1024
 _MAX_PAYLOAD = 4 * 1024 * 1024
 _MAX_DEPTH = 64
@@ -160,17 +163,28 @@ def _read_keys(source: KeySource) -> list[Key]:
             if b"-----BEGIN" in source:
                 return [_read_pem(source, place)]
             source = msgspec.json.decode(source, type=dict[str, Any])
-        several = source.get("keys")
-        values = several if isinstance(several, list) else [source]
-        # A set may have keys for encryption beside those for signatures.
-        keys = [_quietly(import_key, dict(value)) for value in values if value.get("use", "sig") == "sig"]
-    except ConfigurationError:
-        raise
-    except (msgspec.MsgspecError, JoseError, ValueError, TypeError, KeyError, AttributeError):
+    except msgspec.MsgspecError:
         raise ConfigurationError(f"{place} is neither PEM nor a JWK or JWKS in JSON") from None
+    several = source.get("keys")
+    if not isinstance(several, list):
+        return [_read_jwk(source, place)]
+    keys = []
+    for value in several:
+        # A set may have keys for other purposes and of other kinds beside those for signatures (RFC 7517).
+        if isinstance(value, dict) and value.get("use", "sig") == "sig":
+            with suppress(ConfigurationError):
+                keys.append(_read_jwk(value, place))
     if not keys:
-        raise ConfigurationError(f"{place} is an empty key set")
-    return [_checked(key, place) for key in keys]
+        raise ConfigurationError(f"{place} is a key set without a key for signatures")
+    return keys
+
+
+def _read_jwk(value: Mapping[str, Any], place: str) -> Key:
+    try:
+        key = _quietly(import_key, dict(value))
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError):
+        raise ConfigurationError(f"{place} is neither PEM nor a JWK or JWKS in JSON") from None
+    return _checked(key, place)
 
 
 def _read_pem(source: bytes, place: str) -> Key:

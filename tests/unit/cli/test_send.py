@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from typer.testing import Result
 
-from errands import TaskContext, Worker
+from errands import A2AServer, AgentCardConfig, ApiKeyMiddleware, TaskContext, Worker
 from errands.model.core import COMPLETED, Part
 from errands.testing import serve
 from tests.unit.cli.agent import Gate
@@ -302,3 +302,44 @@ def test_an_answer_that_takes_too_long_exits_with_3(errands: Errands, url: str, 
     result = errands("send", url, "hold", "--timeout", "0.2")
     assert result.exit_code == 3
     assert "no answer within 0.2 s" in result.stderr
+
+
+def test_an_api_key_is_sent_where_the_card_says(errands: Errands, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = AgentCardConfig(
+        name="Guarded",
+        description="Asks for a key.",
+        security_schemes={"key": {"type": "apiKey", "in": "header", "name": "X-Door"}},  # type: ignore[dict-item]
+        security=[{"key": []}],
+    )
+    door = ApiKeyMiddleware(["s3cret"], header="X-Door")
+    server = A2AServer(worker=Shy(), agent_card=config, middlewares=[door], storage="memory")
+    with live(server) as url:
+        assert errands("send", url, "hello", "--api-key", "s3cret").exit_code == 0
+        refused = errands("send", url, "hello", "--api-key", "wrong-one")
+        assert refused.exit_code == 3
+        assert "the card asks for an API key in the header 'X-Door' [key]; ApiKey sent" in " ".join(
+            refused.stderr.split()
+        )
+        assert "wrong-one" not in refused.output
+        unfit = errands("send", url, "hello", "--token", "s3cret")
+        assert unfit.exit_code == 3
+        assert "which is not met by BearerToken" in " ".join(unfit.stderr.split())
+        monkeypatch.setenv("ERRANDS_API_KEY", "s3cret")
+        assert errands("tasks", "list", url).exit_code == 0
+
+
+def test_credentials_go_to_another_origin_only_if_it_is_allowed(errands: Errands) -> None:
+    config = AgentCardConfig(name="Moved", description="Is elsewhere.")
+    with live(A2AServer(worker=Shy(), agent_card=config, storage="memory")) as other:
+        moved = A2AServer(worker=Shy(), agent_card=config, storage="memory", public_url=other)
+        with live(moved) as url:
+            assert errands("send", url, "hello").exit_code == 0
+            refused = errands("send", url, "hello", "--token", "s3cret")
+            assert refused.exit_code == 3
+            assert "On the command line that is --allow-origin URL." in " ".join(refused.stderr.split())
+            assert errands("send", url, "hello", "--token", "s3cret", "--allow-origin", other).exit_code == 0
+
+
+class Shy(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.complete("hello")

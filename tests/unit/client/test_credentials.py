@@ -520,7 +520,7 @@ async def test_a_client_certificate_opens_an_agent_that_asks_for_one(files: dict
         agent_card=AgentCardConfig(
             name="Guarded",
             description="Asks for a certificate.",
-            security_schemes={"tls": {"type": "mutualTLS"}},
+            security_schemes={"tls": {"type": "mutualTLS"}},  # type: ignore[dict-item]
             security=[{"tls": []}],
         ),
         storage="memory",

@@ -278,7 +278,7 @@ def test_a_pem_key_verifies_signatures_of_any_name() -> None:
         ("not a key", "neither PEM nor"),
         ('{"kty": "oct", "k": "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"}', "shared secret"),
         (PUBLIC_PEM, "this is a public one"),
-        ('{"keys": []}', "empty key set"),
+        ('{"keys": []}', "a key set without a key"),
         (SHORT_PEM, "fewer than 2048 bits"),
         (KEYS["ES256"].as_pem(private=True, password="secret"), "is encrypted"),
     ],
@@ -287,6 +287,13 @@ def test_a_pem_key_verifies_signatures_of_any_name() -> None:
 def test_a_key_that_cannot_sign_is_refused(key: str | bytes, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         SigningKey(key)
+
+
+def test_keys_of_other_kinds_in_a_set_are_skipped() -> None:
+    others = [{"kty": "oct", "k": "c2VjcmV0"}, {"kty": "new"}, 7, KEYS["RS256"].as_dict(private=False) | {"use": "enc"}]
+    trust = TrustedKeys({"keys": [*others, KEY.public_jwk()]})
+    assert repr(trust) == "TrustedKeys(key-1)"
+    assert verify_card(CardSigner([KEY]).sign(PLAIN), trust).kid == "key-1"
 
 
 def test_no_key_is_shown() -> None:
