@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import functools
 import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -95,6 +96,8 @@ class A2AClient:
         self._version = discovery.version_name(version) if version else None
         self._own_http = httpx_client is None
         self._http = httpx_client
+        #: For requests to other servers than the agent's: those of tokens and keys.
+        self._side_http = httpx_client
         self._validator = card_validator
         self._retry = RetryPolicy(max_retries=max_retries, delay=retry_delay, retry_on=retry_on)
         self._tenant = tenant
@@ -128,15 +131,20 @@ class A2AClient:
             certificate = self._certificate
             verify: bool | ssl.SSLContext = True if certificate is None else certificate.ssl_context()
             self._http = httpx.AsyncClient(limits=limits, verify=verify)
+            # The certificate is for the agent alone.
+            self._side_http = self._http if certificate is None else httpx.AsyncClient()
         self._source = discovery.CardSource(
-            self._http, self._url, self._headers, self._retry, self._timeout, self._validator, self._verifier
+            self._http, self._url, self._headers, self._retry, self._timeout, self._validator
         )
-        self._source.authorization = without_card(self._credentials, self._http, self._origins)
+        side = self._side_http or self._http
+        self._source.authorization = without_card(self._credentials, side, self._origins)
+        if self._verifier is not None:
+            self._source.verifier = functools.partial(self._verifier.verify, side)
         card = self._given_card
         if card is None:
             card = await self._source.fetch()
         elif self._verifier is not None:
-            await self._verifier.verify(self._http, card)
+            await self._verifier.verify(side, card)
         if card is not None:
             self._session = self._open_session(self._http, card)
 
@@ -150,7 +158,7 @@ class A2AClient:
             tenant=self._tenant,
             origins=self._origins if self._has_secrets else None,
         )
-        authorization = authorize(card, http, self._origins, self._credentials)
+        authorization = authorize(card, self._side_http or http, self._origins, self._credentials)
         software = b"" if source is None else source.software
         transport = discovery.open_transport(
             choice,
@@ -190,7 +198,10 @@ class A2AClient:
         while self._transports:
             await self._transports.pop().close()
         if self._own_http and self._http is not None:
-            http, self._http = self._http, None
+            http, side = self._http, self._side_http
+            self._http = self._side_http = None
+            if side is not None and side is not http:
+                await side.aclose()
             await http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -209,14 +220,14 @@ class A2AClient:
         session = self._session
         if session is None:
             raise NotConnectedError
-        if credentials is None or self._http is None:
+        if credentials is None or self._side_http is None:
             return session
         if session.foreign_origin is not None:
             raise ForeignOriginError(self._origins.agent, [session.foreign_origin])
         for_call = offered(credentials)
         if any(isinstance(one.credential, ClientCertificate) for one in for_call):
             raise ConfigurationError("a ClientCertificate belongs to the connection: pass it to A2AClient")
-        chosen = authorize(session.card, self._http, self._origins, self._credentials, for_call)
+        chosen = authorize(session.card, self._side_http, self._origins, self._credentials, for_call)
         return dataclasses.replace(session, authorization=chosen)
 
     @property
@@ -416,8 +427,8 @@ class A2AClient:
         """Return the card for authenticated callers; from now on it is this client's `agent_card`."""
         session = self._connected(credentials)
         card: AgentCard = await session.call("GetExtendedAgentCard", requests.GetExtendedAgentCardRequest())
-        if self._verifier is not None and self._http is not None:
-            await self._verifier.verify(self._http, card)
+        if self._verifier is not None and self._side_http is not None:
+            await self._verifier.verify(self._side_http, card)
         self._connected().card = card
         return card
 

@@ -20,13 +20,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 from urllib.parse import quote, quote_plus, urlsplit
 
 import httpx
 
 from errands.client.errors import A2AClientError, CredentialsError
-from errands.client.http_requests import NO_SECRETS, Secrets, checked_headers, is_local, origin_of, request_json
+from errands.client.http_requests import (
+    NO_SECRETS,
+    Secrets,
+    checked_headers,
+    is_header_value,
+    is_local,
+    origin_of,
+    request_json,
+)
 from errands.errors import AuthenticationRequiredError, ConfigurationError
 from errands.model.card import AgentCard, OAuth2SecurityScheme, SecurityScheme
 
@@ -37,6 +45,7 @@ Token = str | Callable[[], str | Awaitable[str]]
 _MARGIN = 30.0
 #: Seconds for which a token without a stated life is kept.
 _DEFAULT_LIFE = 300.0
+_LONGEST_LIFE = 1e9
 #: Tokens that one object keeps, for different users and scopes.
 _MAX_TOKENS = 1000
 _EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -194,6 +203,21 @@ class _FetchedToken(NamedTuple):
     expires_at: float
 
 
+class TokenEndpointOptions(TypedDict, total=False):
+    """The options of credentials that come from a token endpoint."""
+
+    token_url: str | None
+    #: The OAuth 2 or OpenID Connect server whose metadata name the token endpoint.
+    issuer: str | None
+    #: The scopes to ask for; by default those that the card asks for.
+    scopes: Sequence[str] | None
+    audience: str | None
+    resource: str | None
+    #: Send id and secret of the client in the form, for servers that do not take HTTP basic.
+    secret_in_body: bool
+    clock: Callable[[], float]
+
+
 class _TokenEndpoint(Credential):
     """A bearer token from a token endpoint, kept until shortly before it expires.
 
@@ -202,30 +226,24 @@ class _TokenEndpoint(Credential):
     """
 
     def __init__(
-        self,
-        client_id: str | None,
-        client_secret: str | None,
-        *,
-        token_url: str | None = None,
-        issuer: str | None = None,
-        scopes: Sequence[str] | None = None,
-        audience: str | None = None,
-        resource: str | None = None,
-        secret_in_body: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        self, client_id: str | None, client_secret: str | None, **options: Unpack[TokenEndpointOptions]
     ) -> None:
-        for url in (token_url, issuer):
-            if url is not None:
-                _check_endpoint(url)
+        if unknown := options.keys() - TokenEndpointOptions.__annotations__.keys():
+            raise TypeError(f"unknown option of {type(self).__name__}: {', '.join(unknown)}")
         self._client_id = client_id
         self._client_secret = client_secret
-        self._token_url = token_url
-        self._issuer = issuer
+        self._token_url = options.get("token_url")
+        self._issuer = options.get("issuer")
+        for url in (self._token_url, self._issuer):
+            if url is not None:
+                _check_endpoint(url, ConfigurationError)
+        scopes = options.get("scopes")
         self._scopes = None if scopes is None else tuple(scopes)
-        self._extra = {name: value for name, value in (("audience", audience), ("resource", resource)) if value}
-        self._secret_in_body = secret_in_body
-        self._clock = clock
-        self._tokens: dict[tuple[str, ...], _FetchedToken] = {}
+        named = {"audience": options.get("audience"), "resource": options.get("resource")}
+        self._extra = {name: value for name, value in named.items() if value}
+        self._secret_in_body = options.get("secret_in_body", False)
+        self._clock = options.get("clock", time.monotonic)
+        self._tokens: dict[tuple[object, ...], _FetchedToken] = {}
         self._endpoints: dict[str, str] = {}
         self._fetching = asyncio.Lock()
 
@@ -237,7 +255,8 @@ class _TokenEndpoint(Credential):
         scopes = occasion.scopes if self._scopes is None else self._scopes
         async with self._fetching:  # callers that come at the same time wait for one token
             endpoint = await self._endpoint(occasion)
-            place = (endpoint, *scopes, *await self._identity())
+            grant = await self._grant()
+            place = (endpoint, scopes, *grant.items())  # a token for one user must not be used for another
             token = self._tokens.get(place)
             is_refused = (
                 token is not None
@@ -246,21 +265,19 @@ class _TokenEndpoint(Credential):
             )
             if token is None or is_refused or token.expires_at <= self._clock():
                 self._tokens.pop(place, None)
-                token = self._tokens[place] = await self._fetch(occasion.http, endpoint, scopes)
+                token = self._tokens[place] = await self._fetch(occasion.http, endpoint, grant, scopes)
                 if len(self._tokens) > _MAX_TOKENS:
                     del self._tokens[next(iter(self._tokens))]
         return _bearer(token.value)
-
-    async def _identity(self) -> tuple[str, ...]:
-        """Return what else a token belongs to."""
-        return ()
 
     @abstractmethod
     async def _grant(self) -> dict[str, str]:
         """Return the fields of the request that are special to this kind of grant."""
 
-    async def _fetch(self, http: httpx.AsyncClient, endpoint: str, scopes: Sequence[str]) -> _FetchedToken:
-        data = {**await self._grant(), **self._extra}
+    async def _fetch(
+        self, http: httpx.AsyncClient, endpoint: str, grant: Mapping[str, str], scopes: Sequence[str]
+    ) -> _FetchedToken:
+        data = {**grant, **self._extra}
         if scopes:
             data["scope"] = " ".join(scopes)
         headers = {}
@@ -275,7 +292,7 @@ class _TokenEndpoint(Credential):
         asked_at = self._clock()
         status, answer = await _ask(http, "POST", endpoint, data=data, headers=headers)
         value = answer.get("access_token")
-        if status != httpx.codes.OK or not isinstance(value, str) or not value:
+        if status != httpx.codes.OK or not isinstance(value, str) or not value or not is_header_value(value):
             code = answer.get("error")
             why = code if isinstance(code, str) and code.isascii() and code.isprintable() else f"HTTP {status}"
             raise CredentialsError(f"the token endpoint {_shown(endpoint)} gave no token: {why[:100]}")
@@ -283,9 +300,10 @@ class _TokenEndpoint(Credential):
             raise CredentialsError(f"the token endpoint {_shown(endpoint)} gave a token that is not a bearer token")
         life = answer.get("expires_in")
         try:
-            seconds = max(float(life), 0.0) if isinstance(life, int | float | str) else _DEFAULT_LIFE
+            seconds = float(life) if isinstance(life, int | float | str) else _DEFAULT_LIFE
         except ValueError:
             seconds = _DEFAULT_LIFE
+        seconds = seconds if 0 <= seconds < _LONGEST_LIFE else _DEFAULT_LIFE
         return _FetchedToken(value, asked_at + seconds - min(_MARGIN, seconds / 10))
 
     async def _endpoint(self, occasion: Occasion) -> str:
@@ -310,7 +328,7 @@ class _TokenEndpoint(Credential):
                 f"the card names the token endpoint {_shown(url)}, which is not at the agent's origin "
                 f"{occasion.origins.agent}; if you trust it, pass token_url={_shown(url)!r}"
             )
-        _check_endpoint(url)
+        _check_endpoint(url, CredentialsError)
 
     async def _discovered(self, occasion: Occasion, *addresses: str) -> str:
         """Return the token endpoint in the metadata of an authorization server."""
@@ -326,10 +344,7 @@ class _TokenEndpoint(Credential):
         stated = str(metadata.get("issuer", "")).rstrip("/")
         if self._issuer is not None and stated != self._issuer.rstrip("/"):
             raise CredentialsError(f"the metadata of {self._issuer} is that of another issuer")
-        try:
-            _check_endpoint(endpoint)
-        except ConfigurationError as error:
-            raise CredentialsError(str(error)) from None
+        _check_endpoint(endpoint, CredentialsError)
         self._endpoints[addresses[0]] = endpoint
         return endpoint
 
@@ -337,8 +352,7 @@ class _TokenEndpoint(Credential):
 class ClientCredentials(_TokenEndpoint):
     """The client's own identity at an OAuth 2 or OpenID Connect server: the client credentials grant."""
 
-    def __init__(self, client_id: str, client_secret: str, **options: Any) -> None:
-        """Take the client. Options: `token_url` or `issuer`, `scopes`, `audience`, `resource`, `secret_in_body`."""
+    def __init__(self, client_id: str, client_secret: str, **options: Unpack[TokenEndpointOptions]) -> None:
         super().__init__(client_id, client_secret, **options)
 
     def fits(self, scheme: SecurityScheme) -> bool:
@@ -362,9 +376,9 @@ class TokenExchange(_TokenEndpoint):
         client_secret: str | None = None,
         subject_token_type: str = _ACCESS_TOKEN,
         actor_token: Token | None = None,
-        **options: Any,
+        **options: Unpack[TokenEndpointOptions],
     ) -> None:
-        """Take the user's token. Options: those of `ClientCredentials`; `token_url` or `issuer` is required."""
+        """Take the user's token. `token_url` or `issuer` is required."""
         super().__init__(client_id, client_secret, **options)
         if not self.is_complete:
             raise ConfigurationError("TokenExchange needs token_url or issuer: a user's token goes to no other server")
@@ -374,9 +388,6 @@ class TokenExchange(_TokenEndpoint):
 
     def fits(self, scheme: SecurityScheme) -> bool:
         return _takes_bearer(scheme)
-
-    async def _identity(self) -> tuple[str, ...]:
-        return (await _current(self._subject_token),)
 
     async def _grant(self) -> dict[str, str]:
         fields = {
@@ -581,10 +592,10 @@ async def _current(token: Token) -> str:
     return str(await value if inspect.isawaitable(value) else value)
 
 
-def _check_endpoint(url: str) -> None:
+def _check_endpoint(url: str, error: type[Exception]) -> None:
     parts = urlsplit(url)
     if not parts.hostname or parts.username is not None or not (parts.scheme == "https" or is_local(url)):
-        raise ConfigurationError(f"{_shown(url)!r} cannot be given secrets: expected https://HOST/PATH")
+        raise error(f"{_shown(url)!r} cannot be given secrets: expected https://HOST/PATH")
 
 
 def _shown(url: str) -> str:

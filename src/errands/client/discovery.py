@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import httpx
@@ -22,9 +22,6 @@ from errands.wire import praisonai, v0_3, v1_0
 from errands.wire.dialect import ClientDialect, MalformedAnswerError
 from errands.wire.v0_3_card import PRAISONAI_TRANSPORT, from_v0_3
 from errands.wire.v0_3_objects import is_once
-
-if TYPE_CHECKING:
-    from errands.client.card_verifier import CardVerifier
 
 WELL_KNOWN_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
@@ -58,7 +55,8 @@ class CardSource:
     retry: RetryPolicy
     timeout: float | None
     validator: CardValidator | None = None
-    verifier: CardVerifier | None = None
+    #: Raises unless the card is signed as the caller requires.
+    verifier: Callable[[AgentCard, bytes], Awaitable[object]] | None = None
     #: The credentials that need no card, sent only when the server asks for some.
     authorization: Authorization = field(default_factory=Authorization)
     #: Where the card was found, and what the server there calls itself.
@@ -115,7 +113,7 @@ class CardSource:
     async def _accept(self, url: str, response: httpx.Response) -> AgentCard:
         card = read_card(response.content)
         if self.verifier is not None:
-            await self.verifier.verify(self.client, card, response.content)
+            await self.verifier(card, response.content)
         if self.validator is not None:
             self.validator(card, response.content)
         self.found_at = url

@@ -11,11 +11,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from typer.testing import Result
 
-from errands import A2AServer, AgentCardConfig, ApiKeyMiddleware, TaskContext, Worker
+from errands import A2AServer, AgentCardConfig, ApiKeyMiddleware, BearerTokenMiddleware, TaskContext, Worker
 from errands.model.core import COMPLETED, Part
 from errands.testing import serve
+from tests.live import live as live_app
 from tests.unit.cli.agent import Gate
 from tests.unit.cli.conftest import Errands, live
 from tests.unit.cli.processes import Running
@@ -338,6 +343,28 @@ def test_credentials_go_to_another_origin_only_if_it_is_allowed(errands: Errands
             assert refused.exit_code == 3
             assert "On the command line that is --allow-origin URL." in " ".join(refused.stderr.split())
             assert errands("send", url, "hello", "--token", "s3cret", "--allow-origin", other).exit_code == 0
+
+
+def test_client_credentials_come_from_the_environment(errands: Errands, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def token(request: Request) -> JSONResponse:
+        assert request.headers["authorization"] == "Basic bWU6czNjcmV0"
+        return JSONResponse({"access_token": "token-1", "token_type": "Bearer"})
+
+    async def verify(token: str) -> dict[str, str] | None:
+        return {"sub": "me"} if token == "token-1" else None
+
+    server = A2AServer(
+        worker=Shy(),
+        agent_card=AgentCardConfig(name="Guarded", description="Asks for a token."),
+        middlewares=[BearerTokenMiddleware(verify)],
+        storage="memory",
+    )
+    with live_app(Starlette(routes=[Route("/token", token, methods=["POST"])])) as login, live(server) as url:
+        assert errands("send", url, "hello").exit_code == 3
+        monkeypatch.setenv("ERRANDS_CLIENT_ID", "me")
+        monkeypatch.setenv("ERRANDS_CLIENT_SECRET", "s3cret")
+        monkeypatch.setenv("ERRANDS_TOKEN_URL", f"{login}/token")
+        assert errands("send", url, "hello").exit_code == 0
 
 
 class Shy(Worker):

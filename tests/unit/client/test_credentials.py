@@ -358,6 +358,18 @@ async def test_a_token_of_the_user_is_exchanged(tokens: TokenServer) -> None:
     ]
 
 
+async def test_users_never_get_the_token_of_another(tokens: TokenServer) -> None:
+    users = iter(["alice", "alice", "bob", "alice"])
+    door = Door(header_authorization={"Bearer token-1", "Bearer token-2"})
+    mine = TokenExchange(lambda: next(users), issuer=tokens.url)
+    with agent(door, {"user": BEARER}) as url:
+        async with A2AClient(url, credentials=mine) as client:
+            for _ in range(4):
+                await client.send("hi")
+    assert [request["subject_token"] for request in tokens.requests] == ["alice", "bob"]
+    assert [str(seen["header_authorization"])[-1] for seen in door.seen] == ["1", "1", "2", "1"]
+
+
 async def test_a_token_endpoint_that_refuses_is_an_error_without_secrets(tokens: TokenServer) -> None:
     tokens.status = 401
     mine = ClientCredentials("me", SECRET, token_url=f"{tokens.url}/token")
@@ -399,6 +411,8 @@ def test_a_token_endpoint_needs_https() -> None:
         ClientCredentials("me", SECRET, token_url="http://login.example/token")
     with pytest.raises(ConfigurationError, match="token_url or issuer"):
         TokenExchange("user")
+    with pytest.raises(TypeError, match="unknown option of ClientCredentials: token_uri"):
+        ClientCredentials("me", SECRET, token_uri="https://a/")  # type: ignore[call-arg]
 
 
 # Origins
