@@ -14,7 +14,7 @@ import msgspec
 
 from errands.client.credentials import Authorization
 from errands.client.errors import AgentCapabilityError, AgentTimeoutError, AgentUnreachableError, AnswerLostError
-from errands.client.http_requests import Secrets
+from errands.client.http_requests import RequestSecrets
 from errands.errors import A2AError, AuthenticationRequiredError, UnsupportedOperationError
 from errands.model.base import Model
 from errands.model.card import AgentCard
@@ -71,7 +71,7 @@ class Transport(Protocol):
     protocol: str
 
     async def call(
-        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: Secrets = ...
+        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: RequestSecrets = ...
     ) -> Any:
         """Return the operation's response; a `read_timeout` of None waits as long as it takes."""
         ...
@@ -83,7 +83,7 @@ class Transport(Protocol):
         *,
         last_event_id: str | None,
         read_timeout: float | None,
-        secrets: Secrets = ...,
+        secrets: RequestSecrets = ...,
     ) -> AsyncGenerator[Received, None]:
         """Yield the operation's events until the agent closes the stream; `read_timeout` bounds the silence."""
         ...
@@ -196,7 +196,7 @@ class AgentSession:
         except AuthenticationRequiredError as refusal:
             raise self.authorization.explain(refusal) from None
 
-    async def _renewed(self, secrets: Secrets, refusal: AuthenticationRequiredError) -> Secrets:
+    async def _renewed(self, secrets: RequestSecrets, refusal: AuthenticationRequiredError) -> RequestSecrets:
         """Return other secrets than those that the agent has refused, or raise the explained refusal."""
         fresh = await self.authorization.secrets(refused=secrets)
         if fresh == secrets:

@@ -29,7 +29,7 @@ from errands.client.errors import ForeignOriginError, NotConnectedError, Protoco
 from errands.client.http_requests import SECRET_HEADERS, checked_headers, origin_of
 from errands.client.results import ClientResult, ListResult, ResultMemory, StreamEvent, text_pieces
 from errands.client.task_stream import TaskStream, wait_until
-from errands.errors import ConfigurationError, TaskNotFoundError
+from errands.errors import AuthenticationRequiredError, ConfigurationError, TaskNotFoundError
 from errands.model import requests
 from errands.model.card import AgentCapabilities, AgentCard
 from errands.model.core import SETTLED_STATES, TERMINAL_STATES, Part, Task, TaskState
@@ -249,6 +249,11 @@ class A2AClient:
     def wanted_credentials(self) -> str:
         """What the card asks of callers, in words; "" for nothing. Raises `NotConnectedError`."""
         return self._connected().authorization.wanted
+
+    def authorization_error(self, result: ClientResult) -> AuthenticationRequiredError:
+        """Return an error for a task that waits for authorization: what the agent says and what its card asks for."""
+        said = AuthenticationRequiredError(result.text or "The agent waits for authorization")
+        return self._connected().authorization.explain(said)
 
     @property
     def protocol(self) -> str:

@@ -28,7 +28,7 @@ import httpx
 from errands.client.errors import A2AClientError, CredentialsError
 from errands.client.http_requests import (
     NO_SECRETS,
-    Secrets,
+    RequestSecrets,
     checked_headers,
     is_header_value,
     is_local,
@@ -96,7 +96,7 @@ class Credential(ABC):
         return True
 
     @abstractmethod
-    async def secrets(self, occasion: Occasion, *, refused: Secrets | None = None) -> Secrets:
+    async def secrets(self, occasion: Occasion, *, refused: RequestSecrets | None = None) -> RequestSecrets:
         """Return what a request carries; `refused` was just refused by the agent. Raises `CredentialsError`."""
 
     def __repr__(self) -> str:
@@ -124,15 +124,15 @@ class ApiKey(Credential):
     def is_complete(self) -> bool:
         return self.name is not None
 
-    async def secrets(self, occasion: Occasion, *, refused: Secrets | None = None) -> Secrets:
+    async def secrets(self, occasion: Occasion, *, refused: RequestSecrets | None = None) -> RequestSecrets:
         found = None if occasion.scheme is None else occasion.scheme.api_key_security_scheme
         if found is None:
             return self._place(self.name or "X-API-Key", self.location)
         return self._place(found.name, found.location.lower())
 
-    def _place(self, name: str, location: str) -> Secrets:
+    def _place(self, name: str, location: str) -> RequestSecrets:
         if location == "query":
-            return Secrets(query={name: self._key})
+            return RequestSecrets(query={name: self._key})
         return _headers({"Cookie": f"{name}={quote(self._key)}"} if location == "cookie" else {name: self._key})
 
 
@@ -147,7 +147,7 @@ class BearerToken(Credential):
     def fits(self, scheme: SecurityScheme) -> bool:
         return _takes_bearer(scheme)
 
-    async def secrets(self, occasion: Occasion, *, refused: Secrets | None = None) -> Secrets:
+    async def secrets(self, occasion: Occasion, *, refused: RequestSecrets | None = None) -> RequestSecrets:
         return _bearer(await _current(self._token))
 
 
@@ -161,7 +161,7 @@ class BasicAuth(Credential):
         http = scheme.http_auth_security_scheme
         return http is not None and http.scheme.lower() == "basic"
 
-    async def secrets(self, occasion: Occasion, *, refused: Secrets | None = None) -> Secrets:
+    async def secrets(self, occasion: Occasion, *, refused: RequestSecrets | None = None) -> RequestSecrets:
         return _headers({"Authorization": f"Basic {self._pair}"})
 
 
@@ -194,7 +194,7 @@ class ClientCertificate(Credential):
     def fits(self, scheme: SecurityScheme) -> bool:
         return scheme.mtls_security_scheme is not None
 
-    async def secrets(self, occasion: Occasion, *, refused: Secrets | None = None) -> Secrets:
+    async def secrets(self, occasion: Occasion, *, refused: RequestSecrets | None = None) -> RequestSecrets:
         return NO_SECRETS
 
 
@@ -251,7 +251,7 @@ class _TokenEndpoint(Credential):
     def is_complete(self) -> bool:
         return self._token_url is not None or self._issuer is not None
 
-    async def secrets(self, occasion: Occasion, *, refused: Secrets | None = None) -> Secrets:
+    async def secrets(self, occasion: Occasion, *, refused: RequestSecrets | None = None) -> RequestSecrets:
         scopes = occasion.scopes if self._scopes is None else self._scopes
         async with self._fetching:  # callers that come at the same time wait for one token
             endpoint = await self._endpoint(occasion)
@@ -444,7 +444,7 @@ class Authorization:
     #: What the card asks for, in words.
     wanted: str = ""
 
-    async def secrets(self, refused: Secrets | None = None) -> Secrets:
+    async def secrets(self, refused: RequestSecrets | None = None) -> RequestSecrets:
         """Return what a request carries: new ones, if possible, in place of those that the agent has `refused`."""
         if self.http is None or self.origins is None or not self.parts:
             return NO_SECRETS
@@ -458,7 +458,7 @@ class Authorization:
             query = {**found.query, **query}
         if cookies:
             headers["Cookie"] = "; ".join(cookies)
-        return Secrets(headers, query)
+        return RequestSecrets(headers, query)
 
     def explain(self, refusal: AuthenticationRequiredError) -> AuthenticationRequiredError:
         """Return the agent's refusal with the schemes that its card asks for and the credentials that were sent."""
@@ -573,14 +573,14 @@ def _takes_bearer(scheme: SecurityScheme) -> bool:
     return is_bearer or bool(scheme.oauth2_security_scheme or scheme.open_id_connect_security_scheme)
 
 
-def _bearer(token: str) -> Secrets:
+def _bearer(token: str) -> RequestSecrets:
     return _headers({"Authorization": f"Bearer {token}"})
 
 
-def _headers(headers: dict[str, str]) -> Secrets:
+def _headers(headers: dict[str, str]) -> RequestSecrets:
     with suppress(ConfigurationError):
         checked_headers(headers)
-        return Secrets(headers)
+        return RequestSecrets(headers)
     # Not the error itself, which has the name of the header, and in the case of a cookie its value.
     raise ConfigurationError("a credential must be printable ASCII without line breaks")
 

@@ -92,7 +92,7 @@ class CardSource:
                 reasons.append(f"{urlsplit(url).path}: HTTP {response.status_code}{advice}{asked}")
         raise AgentNotFoundError(self.url, "; ".join(reasons))
 
-    async def _get(self, url: str, secrets: http_requests.Secrets = http_requests.NO_SECRETS) -> httpx.Response:
+    async def _get(self, url: str, secrets: http_requests.RequestSecrets = http_requests.NO_SECRETS) -> httpx.Response:
         headers = httpx.Headers(self.headers)
         headers.update({**self._conditions, "A2A-Version": v1_0.JSON.version, "Accept": "application/json"})
 

@@ -20,7 +20,7 @@ import httpx
 from errands.client.agent_session import Received, TransientError
 from errands.client.credentials import ClientCertificate
 from errands.client.errors import ProtocolError
-from errands.client.http_requests import NO_SECRETS, Secrets
+from errands.client.http_requests import NO_SECRETS, RequestSecrets
 from errands.client.results import content_of
 from errands.errors import ConfigurationError, InternalError, UnavailableError
 from errands.model.base import Model
@@ -85,7 +85,7 @@ class GrpcTransport:
         await self._channel.close()
 
     async def call(
-        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: Secrets = NO_SECRETS
+        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: RequestSecrets = NO_SECRETS
     ) -> Any:
         rpc = self._codec.rpc_of(operation)
         content = write_request(rpc, request)
@@ -100,7 +100,7 @@ class GrpcTransport:
         *,
         last_event_id: str | None,
         read_timeout: float | None,
-        secrets: Secrets = NO_SECRETS,
+        secrets: RequestSecrets = NO_SECRETS,
     ) -> AsyncGenerator[Received, None]:
         rpc = self._codec.rpc_of(operation)
         metadata = (*self._with(secrets), ASKING)
@@ -119,7 +119,7 @@ class GrpcTransport:
         finally:
             call.cancel()
 
-    def _with(self, secrets: Secrets) -> tuple[tuple[str, str], ...]:
+    def _with(self, secrets: RequestSecrets) -> tuple[tuple[str, str], ...]:
         """Return the metadata with the secrets. There is no query, so an API key for it goes here, too."""
         added = {name.lower(): value for name, value in (*secrets.headers.items(), *secrets.query.items())}
         return (*(pair for pair in self._metadata if pair[0] not in added), *added.items()) if added else self._metadata

@@ -31,20 +31,20 @@ def checked_headers(headers: Mapping[str, str]) -> httpx.Headers:
     return httpx.Headers(headers)
 
 
-class Secrets(NamedTuple):
+class RequestSecrets(NamedTuple):
     """What a request carries to prove who calls. Over gRPC everything is metadata."""
 
     headers: Mapping[str, str] = MappingProxyType({})
     query: Mapping[str, str] = MappingProxyType({})
 
     def __repr__(self) -> str:
-        return f"Secrets({', '.join([*self.headers, *self.query])})"
+        return f"RequestSecrets({', '.join([*self.headers, *self.query])})"
 
 
-NO_SECRETS = Secrets()
+NO_SECRETS = RequestSecrets()
 
 
-def add_secrets(request: httpx.Request, secrets: Secrets) -> httpx.Request:
+def add_secrets(request: httpx.Request, secrets: RequestSecrets) -> httpx.Request:
     """Return the request with the secrets. Those of the query are in its target only: httpx logs its URL."""
     request.headers.update(secrets.headers)
     if secrets.query:

@@ -20,7 +20,7 @@ import msgspec
 
 from errands.client.agent_session import Received, TransientError
 from errands.client.errors import A2AClientError, ProtocolError
-from errands.client.http_requests import NO_SECRETS, Secrets, add_secrets, is_header_value
+from errands.client.http_requests import NO_SECRETS, RequestSecrets, add_secrets, is_header_value
 from errands.client.results import content_of, moment_of
 from errands.errors import A2AError, InternalError, InvalidParamsError, UnavailableError
 from errands.lifecycle import trim
@@ -59,7 +59,7 @@ class HttpTransport:
         self._timeout = timeout
 
     async def call(
-        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: Secrets = NO_SECRETS
+        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: RequestSecrets = NO_SECRETS
     ) -> Any:
         http_request = self._build(self._binding.wrap(operation, request), read_timeout, secrets)
         http_request.headers["Accept"] = f"{self._binding.dialect.media_type}, application/json"
@@ -75,7 +75,7 @@ class HttpTransport:
         *,
         last_event_id: str | None,
         read_timeout: float | None,
-        secrets: Secrets = NO_SECRETS,
+        secrets: RequestSecrets = NO_SECRETS,
     ) -> AsyncGenerator[Received, None]:
         http_request = self._build(self._binding.wrap(operation, request), read_timeout, secrets)
         http_request.headers["Accept"] = "text/event-stream"
@@ -104,7 +104,7 @@ class HttpTransport:
     async def close(self) -> None:
         """Do nothing: the connections belong to the client."""
 
-    def _build(self, outgoing: OutgoingRequest, read_timeout: float | None, secrets: Secrets) -> httpx.Request:
+    def _build(self, outgoing: OutgoingRequest, read_timeout: float | None, secrets: RequestSecrets) -> httpx.Request:
         headers = self._headers.copy()
         if outgoing.content_type is not None:
             headers["Content-Type"] = outgoing.content_type

@@ -42,6 +42,7 @@ from errands.errors import AuthenticationRequiredError, ConfigurationError
 from errands.model.requests import GetTaskRequest
 from errands.operations import OPERATIONS
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, head_only
+from errands.testing import connect
 from tests.live import live
 
 pytestmark = pytest.mark.anyio
@@ -274,6 +275,19 @@ async def test_a_refusal_says_what_the_card_wants_and_what_was_sent(protocol: st
             assert SECRET not in f"{caught.value!r}{caught.value}"
             with pytest.raises(AuthenticationRequiredError, match=wanted):
                 [event async for event in client.stream("hi")]
+
+
+async def test_a_task_that_waits_for_authorization_can_be_an_error_that_says_the_same() -> None:
+    class Shy(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            await ctx.request_auth("Who are you?")
+
+    card = AgentCardConfig(name="Shy", description="Asks.", security_schemes={"user": BEARER}, security=[{"user": []}])  # type: ignore[dict-item]
+    async with connect(Shy(), agent_card=card, client={"credentials": SECRET}) as client:
+        result = await client.send("hi")
+        assert result.auth_required
+        error = client.authorization_error(result)
+    assert str(error) == "Who are you? (the card asks for HTTP bearer authentication [user]; BearerToken sent)"
 
 
 @pytest.mark.parametrize("value", ["line\nbreak", "line\r\nX-Admin: 1", "ümlaut"])
