@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from errands.sdk import User as User
     from errands.sdk import UUIDGenerator as UUIDGenerator
     from errands.server.app import A2AServer
+    from errands.wire.card_signing import SigningKey as SigningKey
+    from errands.wire.card_signing import TrustedKeys as TrustedKeys
 
 __all__ = [
     "A2AClient",
@@ -136,6 +138,7 @@ _NAMES = {
         ServerCallContext SimpleRequestContextBuilder TaskUpdater User UUIDGenerator
     """,
     "server.app": "A2AServer",
+    "wire.card_signing": "SigningKey TrustedKeys",
 }
 _MODULES = {name: f"errands.{module}" for module, names in _NAMES.items() for name in names.split()}
 

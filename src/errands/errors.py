@@ -169,6 +169,9 @@ class AuthenticationRequiredError(A2AError, reason="UNAUTHENTICATED", message="A
         super().__init__(message)
         self.scheme = scheme
         self.realm = realm
+        #: In the client: what the agent's card asks for, and the kinds of credentials that were sent.
+        self.wanted = ""
+        self.tried = ""
 
 
 class PermissionDeniedError(A2AError, reason="PERMISSION_DENIED", message="Permission denied"):

@@ -21,7 +21,7 @@ from errands.agents.mounts import Mounts
 from errands.agents.tools.base import Bounds
 from errands.agents.tools.tool_settings import from_environment, read_settings, unused_variables
 from errands.agents.tools.toolbox import Toolbox
-from errands.client.http_transport import checked_headers
+from errands.client.http_requests import checked_headers
 from errands.errors import ConfigurationError
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig, SkillConfig
 from errands.outbound import Outbound

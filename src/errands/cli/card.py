@@ -1,23 +1,25 @@
-"""`errands card`: show an agent's card, or report what is wrong with it."""
+"""`errands card`: show an agent's card or report what is wrong with it, sign a card, verify its signatures."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 from rich.text import Text
 from typer import Argument, Option
+from typer.core import TyperGroup
 
-from errands.cli.failures import ExitCode, UsageError, command
+from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token
 from errands.cli.printing import clean, count_severities, finding_text, out, print_json
-from errands.client import AgentNotFoundError
+from errands.client import AgentNotFoundError, CardSignatureError
 from errands.client.agent_session import RetryPolicy
 from errands.client.discovery import CardSource, card_urls, read_card
+from errands.wire import signing_extra
 from errands.wire.card_check import CardFinding, CardReport, check_card
 
 _TIMEOUT = 30.0
@@ -29,8 +31,18 @@ _OLDER_PATH = CardFinding(
 )
 
 
+class CardGroup(TyperGroup):
+    """Takes `errands card URL` for `errands card show URL`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the name of the command unless the first word is one."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
 @command
-async def card(
+async def show_card(
     url: Annotated[
         str, Argument(metavar="URL", help="The agent's address, such as http://localhost:8000, or a file with a card.")
     ],
@@ -46,8 +58,8 @@ async def card(
 
     Example:
 
-        errands card http://localhost:8000
-        errands card http://localhost:8000 --validate
+        errands card show http://localhost:8000
+        errands card show http://localhost:8000 --validate
     """
     remote = RemoteAgent(url, header, token)
     if "://" in url:
@@ -153,3 +165,85 @@ async def _check_served(remote: RemoteAgent) -> tuple[str, CardReport]:
                 return url, report
             reasons.append(f"{urlsplit(url).path}: HTTP {answer.status_code}")
     raise AgentNotFoundError(remote.url, "; ".join(reasons))
+
+
+# Signing
+
+
+@command
+def sign_card(
+    card: Annotated[Path, Argument(metavar="FILE", help="The file with the card.")],
+    key: Annotated[
+        list[Path],
+        Option("--key", metavar="FILE", help="Sign with this private key, PEM or JWK; may be given several times."),
+    ],
+    kid: Annotated[
+        str | None, Option("--kid", metavar="ID", help="The id of the key; by default that of the JWK or a thumbprint.")
+    ] = None,
+    jku: Annotated[str | None, Option("--jku", metavar="URL", help="Say that the public keys are there.")] = None,
+    output: Annotated[
+        Path | None, Option("--output", metavar="FILE", help="Write the signed card there, not to the terminal.")
+    ] = None,
+) -> None:
+    """Sign an agent card in a file. The signatures that it has stay.
+
+    Example:
+
+        errands card sign card.json --key private.pem --output signed.json
+    """
+    with signing_extra():
+        from errands.wire.card_signing import SigningKey, sign_document  # noqa: PLC0415 - an extra
+    if kid is not None and len(key) > 1:
+        raise UsageError("--kid names one key; give one --key, or write the ids into JWKs")
+    raw = _read(str(card))
+    signed = sign_document(raw, read_card(raw), [SigningKey(file, kid=kid, jku=jku) for file in key])
+    text = msgspec.json.format(signed, indent=2) + b"\n"
+    if output is None:
+        sys.stdout.write(text.decode())
+        return
+    try:
+        output.write_bytes(text)
+    except OSError as error:
+        raise CommandError(f"{output} cannot be written: {error.strerror}") from None
+
+
+@command
+async def verify_card(
+    url: Annotated[
+        str, Argument(metavar="URL", help="The agent's address, such as http://localhost:8000, or a file with a card.")
+    ],
+    key: Annotated[
+        list[Path] | None,
+        Option("--key", metavar="FILE", help="Trust this key: PEM, JWK or JWKS; may be given several times."),
+    ] = None,
+    jwks: Annotated[str | None, Option("--jwks", metavar="URL", help="Trust the keys at this address.")] = None,
+    as_json: AsJson = False,
+    header: Headers = None,
+    token: Token = None,
+    timeout: Timeout = None,
+) -> None:
+    """Verify that an agent card is signed with a trusted key; exit with 1 if it is not.
+
+    Example:
+
+        errands card verify signed.json --key public.pem
+    """
+    with signing_extra():
+        from errands.client.card_verifier import CardVerifier  # noqa: PLC0415 - an extra
+    if not key and jwks is None:
+        raise UsageError("name the keys that you trust with --key FILE or --jwks URL")
+    remote = RemoteAgent(url, header, token)
+    if "://" in url:
+        remote.check()
+        raw = await _fetch(remote)
+    else:
+        raw = _read(url)
+    try:
+        async with httpx.AsyncClient() as http:
+            signature = await CardVerifier(*(key or ()), jwks_url=jwks).verify(http, read_card(raw), raw)
+    except CardSignatureError as error:
+        raise CommandError(str(error)) from None
+    if as_json:
+        print_json({"place": url, **signature._asdict()})
+    else:
+        out().print(clean(f"{url} is signed with the key {signature.kid} ({signature.algorithm})"))

@@ -53,7 +53,11 @@ _HINTS: tuple[tuple[type[Exception], str], ...] = (
     (client.AgentUnreachableError, "Check that the agent is running, and try again."),
     (client.AgentCapabilityError, "See what it offers with `errands card URL`."),
     (client.AnswerLostError, "On the command line that is --message-id ID."),
-    (errors.AuthenticationRequiredError, "Give credentials with --token TOKEN or --header 'NAME: VALUE'."),
+    (client.ForeignOriginError, "On the command line that is --allow-origin URL."),
+    (
+        errors.AuthenticationRequiredError,
+        "Give credentials with --token TOKEN, --api-key KEY or --header 'NAME: VALUE'.",
+    ),
     (errors.TaskNotFoundError, "List the tasks with `errands tasks list URL`."),
     (errors.UnavailableError, "Try again in a moment."),
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from errands.cli.agents import show_agents, validate_agents
-from errands.cli.card import card
+from errands.cli.card import CardGroup, show_card, sign_card, verify_card
 from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
 from errands.cli.policy import decisions, replay, validate_policy
@@ -44,13 +44,14 @@ def version() -> None:
     out().print(f"errands {__version__} (Python {platform.python_version()})")
 
 
-def _group(what: str, example: str) -> typer.Typer:
-    return typer.Typer(help=f"{what}\n\nExample:\n\n    {example}", no_args_is_help=True)
+def _group(what: str, example: str, **options: Any) -> typer.Typer:
+    return typer.Typer(help=f"{what}\n\nExample:\n\n    {example}", no_args_is_help=True, **options)
 
 
 tasks = _group("List, follow and cancel an agent's tasks.", "errands tasks list http://localhost:8000")
 reviews = _group("Approve or deny pending reviews.", "errands reviews list")
 policy = _group("Validate policies and show their decisions.", "errands policy validate examples/policy.yaml")
+card = _group("Show, sign and verify agent cards.", "errands card http://localhost:8000", cls=CardGroup)
 db = _group(
     "Manage the tables of a store, and find damaged tasks in it.",
     "errands db upgrade --storage sqlite:///tasks.db",
@@ -66,7 +67,7 @@ app.add_typer(tasks, name="tasks")
 app.add_typer(tasks, name="task", hidden=True)
 app.add_typer(reviews, name="reviews")
 app.add_typer(policy, name="policy")
-app.command("card")(card)
+app.add_typer(card, name="card")
 app.add_typer(db, name="db")
 app.add_typer(agents, name="agents")
 app.command("version")(version)
@@ -88,6 +89,10 @@ reviews.command("deny")(deny_review)
 
 agents.command("validate")(validate_agents)
 agents.command("show")(show_agents)
+
+card.command("show")(show_card)
+card.command("sign")(sign_card)
+card.command("verify")(verify_card)
 
 db.command("upgrade")(upgrade_db)
 db.command("check")(check_db)

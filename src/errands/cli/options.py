@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from errands.cli.failures import UsageError
-from errands.client import A2AClient
+from errands.client import A2AClient, ApiKey, BearerToken, ClientCertificate, ClientCredentials, Credential
 from errands.client.discovery import card_urls
 from errands.engines.base import Engine
 from errands.engines.sqlite import SQLiteEngine
@@ -29,6 +30,14 @@ Headers = Annotated[
 Token = Annotated[
     str | None, Option("--token", metavar="TOKEN", envvar="ERRANDS_TOKEN", help="Send this bearer token.")
 ]
+ApiKeyOption = Annotated[
+    str | None,
+    Option("--api-key", metavar="KEY", envvar="ERRANDS_API_KEY", help="Send this API key as the agent's card says."),
+]
+AllowOrigins = Annotated[
+    list[str] | None,
+    Option("--allow-origin", metavar="URL", help="Send credentials to this origin, too, if the card leads there."),
+]
 Timeout = Annotated[float | None, Option("--timeout", metavar="SECONDS", min=0.001, help="Give up after this time.")]
 
 
@@ -39,11 +48,19 @@ class RemoteAgent:
     url: str
     header: list[str] | None = None
     token: str | None = None
+    api_key: str | None = None
+    allow_origins: list[str] | None = None
 
     def client(self) -> A2AClient:
         """Return a client of the agent. Raises `UsageError`."""
         self.check()
-        return A2AClient(self.url, headers=self.headers)
+        headers = _parse_headers(self.header or [])
+        return A2AClient(
+            self.url,
+            headers=headers,
+            credentials=self.credentials or None,
+            allow_origins=self.allow_origins or (),
+        )
 
     def check(self) -> None:
         """Raise `UsageError` unless the URL can be called."""
@@ -56,18 +73,44 @@ class RemoteAgent:
 
     @property
     def headers(self) -> dict[str, str]:
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        for header in self.header or []:
-            name, colon, value = header.partition(":")
-            if not colon or not name.strip():
-                raise UsageError(f"--header {header!r}: expected 'NAME: VALUE'")
-            headers[name.strip()] = value.strip()
-        return headers
+        """The headers with which the card is fetched: the token is sent at once. Raises `UsageError`."""
+        token = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return token | _parse_headers(self.header or [])
+
+    @property
+    def credentials(self) -> list[Credential]:
+        """The credentials of the options and the environment. Raises `ConfigurationError`."""
+        found: list[Credential] = []
+        if self.token:
+            found.append(BearerToken(self.token))
+        if self.api_key:
+            found.append(ApiKey(self.api_key))
+        if client_id := os.environ.get("ERRANDS_CLIENT_ID"):
+            found.append(
+                ClientCredentials(
+                    client_id,
+                    os.environ.get("ERRANDS_CLIENT_SECRET", ""),
+                    token_url=os.environ.get("ERRANDS_TOKEN_URL"),
+                )
+            )
+        if certificate := os.environ.get("ERRANDS_CLIENT_CERTIFICATE"):
+            found.append(ClientCertificate(certificate, ca=os.environ.get("ERRANDS_CLIENT_CA")))
+        return found
 
     @property
     def is_secured(self) -> bool:
         """True if commands that follow this one need credentials, too. Credentials are never printed."""
-        return bool(self.header or self.token)
+        return bool(self.header or self.token or self.api_key)
+
+
+def _parse_headers(given: list[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for header in given:
+        name, colon, value = header.partition(":")
+        if not colon or not name.strip():
+            raise UsageError(f"--header {header!r}: expected 'NAME: VALUE'")
+        headers[name.strip()] = value.strip()
+    return headers
 
 
 # Commands that read the store: they see the tasks of every agent and owner in it

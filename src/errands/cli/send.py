@@ -17,7 +17,7 @@ from typer import Argument, Option
 
 from errands.agents.exposed import exposed_values, incomplete_reason
 from errands.cli.failures import ExitCode, UsageError, command, exit_code_of
-from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token, Url
+from errands.cli.options import AllowOrigins, ApiKeyOption, AsJson, Headers, RemoteAgent, Timeout, Token, Url
 from errands.cli.printing import clean, describe_part, lines_of, note, out, print_event, print_json
 from errands.client import AgentCapabilityError, ClientResult, StreamEvent
 from errands.client.conversation import MessageOptions
@@ -56,6 +56,8 @@ async def send(
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,
+    api_key: ApiKeyOption = None,
+    allow_origin: AllowOrigins = None,
     timeout: Timeout = None,
 ) -> ExitCode:
     """Send a message to an agent and show its answer as it arrives.
@@ -72,9 +74,10 @@ async def send(
     options = MessageOptions(
         task_id=task, context_id=context, accepted_output_modes=accept or None, message_id=message_id
     )
-    remote = RemoteAgent(url, header, token)
+    remote = RemoteAgent(url, header, token, api_key, allow_origin)
     printer = AnswerPrinter()
     async with remote.client() as client:
+        asked = client.wanted_credentials
         can_stream = client.capabilities.streaming
         if stream and not can_stream:
             raise AgentCapabilityError(client.agent_name, "streaming")
@@ -98,7 +101,7 @@ async def send(
             out().print(clean(result.task_id))
         else:
             printer.conclude(result)
-        _advise(result, remote)
+        _advise(result, remote, asked)
     return exit_code_of(result.state)
 
 
@@ -193,8 +196,8 @@ class AnswerPrinter:
             self._piece("\n")
 
 
-def _advise(result: ClientResult, remote: RemoteAgent) -> None:
-    """Print what the person can do next."""
+def _advise(result: ClientResult, remote: RemoteAgent, asked: str) -> None:
+    """Print what the person can do next; `asked` are the credentials that the card asks for."""
     url, task_id = shlex.quote(remote.url), shlex.quote(result.task_id)
     # Credentials are never printed.
     token = " --token TOKEN" if remote.is_secured else ""
@@ -224,6 +227,8 @@ def _advise(result: ClientResult, remote: RemoteAgent) -> None:
             if value := wanted.get(name):
                 text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
                 note(f"{label}: {text}", "dim")
+        if asked:
+            note(f"The card asks for {asked}", "dim")
         note("The agent waits for your authorization. Send it with:")
         note(f"  errands send {url} 'go on' --task {task_id} --token TOKEN")
     elif result.state in ("submitted", "working"):

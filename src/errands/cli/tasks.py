@@ -12,7 +12,18 @@ from typer import Option
 
 from errands.cli import options, printing
 from errands.cli.failures import ExitCode, UsageError, command, exit_code_of
-from errands.cli.options import AsJson, Headers, RemoteAgent, TaskId, Timeout, Token, Url, existing_store
+from errands.cli.options import (
+    AllowOrigins,
+    ApiKeyOption,
+    AsJson,
+    Headers,
+    RemoteAgent,
+    TaskId,
+    Timeout,
+    Token,
+    Url,
+    existing_store,
+)
 from errands.client import ClientResult, StreamEvent
 from errands.clock import from_iso, system_clock, to_iso
 from errands.model.core import Role, Task, TaskArtifactUpdateEvent, text_of
@@ -43,6 +54,8 @@ async def list_tasks(
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,
+    api_key: ApiKeyOption = None,
+    allow_origin: AllowOrigins = None,
     timeout: Timeout = None,
 ) -> None:
     """List an agent's tasks, the newest first.
@@ -56,7 +69,7 @@ async def list_tasks(
     except ValueError:
         raise UsageError(f"--since {since!r}: expected a time such as 2026-01-31 or 2026-01-31T12:00:00Z") from None
     found: list[ClientResult] = []
-    async with RemoteAgent(url, header, token).client() as client:
+    async with RemoteAgent(url, header, token, api_key, allow_origin).client() as client:
         # One more than wanted shows whether there are more.
         size = min(limit + 1, _LARGEST_PAGE)
         pages = client.list_tasks(status=state, context_id=context, status_timestamp_after=since, page_size=size)
@@ -100,6 +113,8 @@ async def get_task(
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,
+    api_key: ApiKeyOption = None,
+    allow_origin: AllowOrigins = None,
     timeout: Timeout = None,
 ) -> None:
     """Show a task: its state, messages and artifacts.
@@ -108,7 +123,7 @@ async def get_task(
 
         errands tasks get http://localhost:8000 TASK_ID
     """
-    async with RemoteAgent(url, header, token).client() as client:
+    async with RemoteAgent(url, header, token, api_key, allow_origin).client() as client:
         task = (await client.get_task(task_id, history)).raw_task
     if as_json:
         printing.print_json(task)
@@ -156,6 +171,8 @@ async def watch_task(
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,
+    api_key: ApiKeyOption = None,
+    allow_origin: AllowOrigins = None,
     timeout: Timeout = None,
 ) -> ExitCode:
     """Follow a task until it ends: one line for every event, with its version.
@@ -166,7 +183,7 @@ async def watch_task(
     """
     state = ""
     async with (
-        RemoteAgent(url, header, token).client() as client,
+        RemoteAgent(url, header, token, api_key, allow_origin).client() as client,
         aclosing(client.subscribe(task_id, last_event_id=after)) as events,
     ):
         async for event in events:
@@ -201,6 +218,8 @@ async def cancel_task(
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,
+    api_key: ApiKeyOption = None,
+    allow_origin: AllowOrigins = None,
     timeout: Timeout = None,
 ) -> None:
     """Cancel a task and wait until it is canceled.
@@ -209,7 +228,7 @@ async def cancel_task(
 
         errands tasks cancel http://localhost:8000 TASK_ID
     """
-    async with RemoteAgent(url, header, token).client() as client:
+    async with RemoteAgent(url, header, token, api_key, allow_origin).client() as client:
         result = await client.cancel(task_id)
     if as_json:
         printing.print_json(result.raw_task)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import httpx
 import msgspec
 
+from errands.client.credentials import Authorization
 from errands.client.errors import AgentCapabilityError, AgentTimeoutError, AgentUnreachableError, AnswerLostError
-from errands.errors import A2AError, UnsupportedOperationError
+from errands.client.http_requests import RequestSecrets
+from errands.errors import A2AError, AuthenticationRequiredError, UnsupportedOperationError
 from errands.model.base import Model
 from errands.model.card import AgentCard
 from errands.model.core import StreamResponse
@@ -67,12 +70,20 @@ class Transport(Protocol):
     #: The name of the binding, such as "jsonrpc".
     protocol: str
 
-    async def call(self, operation: Operation, request: Model, *, read_timeout: float | None) -> Any:
+    async def call(
+        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: RequestSecrets = ...
+    ) -> Any:
         """Return the operation's response; a `read_timeout` of None waits as long as it takes."""
         ...
 
     def stream(
-        self, operation: Operation, request: Model, *, last_event_id: str | None, read_timeout: float | None
+        self,
+        operation: Operation,
+        request: Model,
+        *,
+        last_event_id: str | None,
+        read_timeout: float | None,
+        secrets: RequestSecrets = ...,
     ) -> AsyncGenerator[Received, None]:
         """Yield the operation's events until the agent closes the stream; `read_timeout` bounds the silence."""
         ...
@@ -141,6 +152,9 @@ class AgentSession:
     timeout: float | None
     #: The operations that the dialect does not have.
     lacks: frozenset[str] = frozenset()
+    authorization: Authorization = field(default_factory=Authorization)
+    #: The origin of the interface, if credentials that are given for a single call must not go there.
+    foreign_origin: str | None = None
 
     def require(self, capability: Capability) -> None:
         """Raise `AgentCapabilityError` unless the card offers the capability."""
@@ -166,18 +180,47 @@ class AgentSession:
         addressed = self._addressed(request)
         try:
             return await self.retry.run(
-                lambda: self.transport.call(operation, addressed, read_timeout=timeout), idempotent=operation.idempotent
+                lambda: self._authorized_call(operation, addressed, timeout), idempotent=operation.idempotent
             )
         except TransientError as failure:
             raise final_error(failure, message_id) from failure.cause
 
-    def stream(
+    async def _authorized_call(self, operation: Operation, request: Model, timeout: float | None) -> Any:
+        secrets = await self.authorization.secrets()
+        try:
+            return await self.transport.call(operation, request, read_timeout=timeout, secrets=secrets)
+        except AuthenticationRequiredError as refusal:
+            secrets = await self._renewed(secrets, refusal)
+        try:
+            return await self.transport.call(operation, request, read_timeout=timeout, secrets=secrets)
+        except AuthenticationRequiredError as refusal:
+            raise self.authorization.explain(refusal) from None
+
+    async def _renewed(self, secrets: RequestSecrets, refusal: AuthenticationRequiredError) -> RequestSecrets:
+        """Return other secrets than those that the agent has refused, or raise the explained refusal."""
+        fresh = await self.authorization.secrets(refused=secrets)
+        if fresh == secrets:
+            raise self.authorization.explain(refusal) from None
+        return fresh
+
+    async def stream(
         self, name: str, request: Model, *, last_event_id: str | None = None, idle_timeout: float | None = None
     ) -> AsyncGenerator[Received, None]:
         """Yield the events of one connection as they come, without retries."""
-        return self.transport.stream(
-            OPERATIONS[name], self._addressed(request), last_event_id=last_event_id, read_timeout=idle_timeout
-        )
+        addressed, secrets = self._addressed(request), await self.authorization.secrets()
+        for is_last in (False, True):
+            events = self.transport.stream(
+                OPERATIONS[name], addressed, last_event_id=last_event_id, read_timeout=idle_timeout, secrets=secrets
+            )
+            try:
+                async with aclosing(events):
+                    async for received in events:
+                        yield received
+                return
+            except AuthenticationRequiredError as refusal:
+                if is_last:
+                    raise self.authorization.explain(refusal) from None
+                secrets = await self._renewed(secrets, refusal)
 
     def _addressed(self, request: Model) -> Model:
         return msgspec.structs.replace(request, tenant=self.tenant) if self.tenant else request

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
+import functools
+import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import httpx
 import msgspec
@@ -14,16 +17,31 @@ from msgspec import UNSET, UnsetType
 from errands.client import discovery
 from errands.client.agent_session import RETRY_ON, AgentSession, RetryPolicy, Transport
 from errands.client.conversation import Content, Conversation, MessageOptions, compose
-from errands.client.errors import NotConnectedError, ProtocolError
-from errands.client.http_transport import checked_headers
+from errands.client.credentials import (
+    ClientCertificate,
+    CredentialsLike,
+    Origins,
+    authorize,
+    offered,
+    without_card,
+)
+from errands.client.errors import ForeignOriginError, NotConnectedError, ProtocolError
+from errands.client.http_requests import SECRET_HEADERS, checked_headers, origin_of
 from errands.client.results import ClientResult, ListResult, ResultMemory, StreamEvent, text_pieces
 from errands.client.task_stream import TaskStream, wait_until
-from errands.errors import ConfigurationError, TaskNotFoundError
+from errands.errors import AuthenticationRequiredError, ConfigurationError, TaskNotFoundError
 from errands.model import requests
 from errands.model.card import AgentCapabilities, AgentCard
 from errands.model.core import SETTLED_STATES, TERMINAL_STATES, Part, Task, TaskState
 from errands.model.requests import TaskPushNotificationConfig
+from errands.wire import signing_extra
 from errands.wire.dialect import EXTENSIONS
+
+if TYPE_CHECKING:
+    from errands.client.card_verifier import CardVerifier
+    from errands.wire.card_signing import KeySource, TrustedKeys
+
+    CardTrust = CardVerifier | KeySource | TrustedKeys
 
 
 class A2AClient:
@@ -56,10 +74,17 @@ class A2AClient:
         tenant: str | None = None,
         extensions: Sequence[str] | None = None,
         card: AgentCard | None = None,
+        verify_card: CardTrust | None = None,
+        credentials: CredentialsLike | None = None,
+        allow_origins: Sequence[str] = (),
     ) -> None:
         """Configure the client. `card` skips discovery, `protocol` and `version` insist on one.
 
-        `extensions` are URIs to activate.
+        `extensions` are URIs to activate. With `verify_card` the card must be signed with a key that it names: PEM, a
+        JWK or JWKS, a `Path` to one, the https address of a JWKS, or a `CardVerifier`.
+
+        `credentials` are a bearer token or the classes of `errands.client.credentials`; the card says which are used.
+        They, and secrets in `headers`, go to the origin of `url` and to `allow_origins` only.
         """
         discovery.card_urls(url)
         self._url = url
@@ -71,10 +96,22 @@ class A2AClient:
         self._version = discovery.version_name(version) if version else None
         self._own_http = httpx_client is None
         self._http = httpx_client
+        #: For requests to other servers than the agent's: those of tokens and keys.
+        self._side_http = httpx_client
         self._validator = card_validator
         self._retry = RetryPolicy(max_retries=max_retries, delay=retry_delay, retry_on=retry_on)
         self._tenant = tenant
+        self._credentials = offered(credentials)
+        self._origins = Origins(origin_of(url), frozenset(map(origin_of, allow_origins)))
+        self._has_secrets = bool(self._credentials) or not SECRET_HEADERS.isdisjoint(map(str.lower, self._headers))
+        found = [one.credential for one in self._credentials]
+        self._certificate = next((one for one in found if isinstance(one, ClientCertificate)), None)
+        if self._certificate is not None and httpx_client is not None:
+            raise ConfigurationError(
+                "a ClientCertificate needs a connection of its own: give it to your httpx_client instead"
+            )
         self._given_card = card
+        self._verifier = None if verify_card is None else _make_verifier(verify_card)
         self._source: discovery.CardSource | None = None
         self._session: AgentSession | None = None
         self._memory = ResultMemory()
@@ -91,11 +128,23 @@ class A2AClient:
         if self._http is None:
             # Every open stream and blocking send holds a connection, so httpx's default of a hundred is too low.
             limits = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
-            self._http = httpx.AsyncClient(limits=limits)
+            certificate = self._certificate
+            verify: bool | ssl.SSLContext = True if certificate is None else certificate.ssl_context()
+            self._http = httpx.AsyncClient(limits=limits, verify=verify)
+            # The certificate is for the agent alone.
+            self._side_http = self._http if certificate is None else httpx.AsyncClient()
         self._source = discovery.CardSource(
             self._http, self._url, self._headers, self._retry, self._timeout, self._validator
         )
-        card = self._given_card or await self._source.fetch()
+        side = self._side_http or self._http
+        self._source.authorization = without_card(self._credentials, side, self._origins)
+        if self._verifier is not None:
+            self._source.verifier = functools.partial(self._verifier.verify, side)
+        card = self._given_card
+        if card is None:
+            card = await self._source.fetch()
+        elif self._verifier is not None:
+            await self._verifier.verify(side, card)
         if card is not None:
             self._session = self._open_session(self._http, card)
 
@@ -107,14 +156,29 @@ class A2AClient:
             protocol=self._protocol,
             version=self._version,
             tenant=self._tenant,
+            origins=self._origins if self._has_secrets else None,
         )
+        authorization = authorize(card, self._side_http or http, self._origins, self._credentials)
         software = b"" if source is None else source.software
         transport = discovery.open_transport(
-            choice, http, software=software, headers=self._headers, timeout=self._timeout
+            choice,
+            http,
+            software=software,
+            headers=self._headers,
+            timeout=self._timeout,
+            certificate=self._certificate,
         )
         self._transports.append(transport)
         return AgentSession(
-            card, transport, self._retry, choice.version, choice.tenant, self._timeout, lacks=choice.lacks
+            card,
+            transport,
+            self._retry,
+            choice.version,
+            choice.tenant,
+            self._timeout,
+            lacks=choice.lacks,
+            authorization=authorization,
+            foreign_origin=discovery.foreign_origin(choice, self._origins),
         )
 
     async def refresh_card(self) -> AgentCard:
@@ -134,7 +198,10 @@ class A2AClient:
         while self._transports:
             await self._transports.pop().close()
         if self._own_http and self._http is not None:
-            http, self._http = self._http, None
+            http, side = self._http, self._side_http
+            self._http = self._side_http = None
+            if side is not None and side is not http:
+                await side.aclose()
             await http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -148,10 +215,20 @@ class A2AClient:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    def _connected(self) -> AgentSession:
-        if self._session is None:
+    def _connected(self, credentials: CredentialsLike | None = None) -> AgentSession:
+        """Return the session, with other credentials for one call if these are given."""
+        session = self._session
+        if session is None:
             raise NotConnectedError
-        return self._session
+        if credentials is None or self._side_http is None:
+            return session
+        if session.foreign_origin is not None:
+            raise ForeignOriginError(self._origins.agent, [session.foreign_origin])
+        for_call = offered(credentials)
+        if any(isinstance(one.credential, ClientCertificate) for one in for_call):
+            raise ConfigurationError("a ClientCertificate belongs to the connection: pass it to A2AClient")
+        chosen = authorize(session.card, self._side_http, self._origins, self._credentials, for_call)
+        return dataclasses.replace(session, authorization=chosen)
 
     @property
     def agent_card(self) -> AgentCard:
@@ -167,6 +244,16 @@ class A2AClient:
     def capabilities(self) -> AgentCapabilities:
         """The capabilities on the card."""
         return self.agent_card.capabilities
+
+    @property
+    def wanted_credentials(self) -> str:
+        """What the card asks of callers, in words; "" for nothing. Raises `NotConnectedError`."""
+        return self._connected().authorization.wanted
+
+    def authorization_error(self, result: ClientResult) -> AuthenticationRequiredError:
+        """Return an error for a task that waits for authorization: what the agent says and what its card asks for."""
+        said = AuthenticationRequiredError(result.text or "The agent waits for authorization")
+        return self._connected().authorization.explain(said)
 
     @property
     def protocol(self) -> str:
@@ -189,15 +276,17 @@ class A2AClient:
         *,
         blocking: bool = True,
         timeout: float | UnsetType | None = UNSET,
+        credentials: CredentialsLike | None = None,
         **options: Unpack[MessageOptions],
     ) -> ClientResult:
         """Send a text, parts or a message, and return what came of it.
 
         A blocking send returns when the task has ended or needs something, however long that takes, unless
         `timeout` bounds the wait; an agent that answers earlier is asked for the task until then. Otherwise it
-        returns as soon as the message is accepted. The other options are those of `MessageOptions`.
+        returns as soon as the message is accepted. `credentials` are for this call. The other options are those of
+        `MessageOptions`.
         """
-        session = self._connected()
+        session = self._connected(credentials)
         request = compose(text, blocking=blocking, **options)
         if request.configuration and request.configuration.task_push_notification_config:
             session.require("push_notifications")
@@ -227,13 +316,19 @@ class A2AClient:
         *,
         blocking: bool = True,
         timeout: float | UnsetType | None = UNSET,
+        credentials: CredentialsLike | None = None,
         **options: Unpack[MessageOptions],
     ) -> ClientResult:
         """Do what `send` does, for parts."""
-        return await self.send(parts, blocking=blocking, timeout=timeout, **options)
+        return await self.send(parts, blocking=blocking, timeout=timeout, credentials=credentials, **options)
 
     def stream(
-        self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
+        self,
+        text: Content,
+        *,
+        timeout: float | None = None,
+        credentials: CredentialsLike | None = None,
+        **options: Unpack[MessageOptions],
     ) -> AsyncGenerator[StreamEvent, None]:
         """Send a message and yield what happens, each event once, until the turn is over.
 
@@ -241,22 +336,32 @@ class A2AClient:
         after a pause, `subscribe` to the task. A stream that is cut resumes by itself. `timeout` bounds the
         silence between two events, after which the stream counts as cut; None waits as long as it takes.
         """
-        session = self._connected()
+        session = self._connected(credentials)
         request = compose(text, **options)
         if request.configuration and request.configuration.task_push_notification_config:
             session.require("push_notifications")
         return TaskStream(session, request=request, idle_timeout=timeout).events()
 
     def stream_text(
-        self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
+        self,
+        text: Content,
+        *,
+        timeout: float | None = None,
+        credentials: CredentialsLike | None = None,
+        **options: Unpack[MessageOptions],
     ) -> AsyncGenerator[str, None]:
         """Send a message and yield the text of its artifacts in pieces, or that of the last status without any."""
         message = compose(text, **options).message
-        events = self.stream(message, timeout=timeout, **options)
+        events = self.stream(message, timeout=timeout, credentials=credentials, **options)
         return text_pieces(events, continues=message.task_id is not None)
 
     def subscribe(
-        self, task_id: str, *, last_event_id: str | None = None, timeout: float | None = None
+        self,
+        task_id: str,
+        *,
+        last_event_id: str | None = None,
+        timeout: float | None = None,
+        credentials: CredentialsLike | None = None,
     ) -> AsyncGenerator[StreamEvent, None]:
         """Follow a task until it ends, from after `last_event_id` if the agent keeps its events.
 
@@ -265,17 +370,19 @@ class A2AClient:
         """
         if last_event_id is not None:
             checked_headers({"Last-Event-ID": last_event_id})
-        stream = TaskStream(self._connected(), task_id=task_id, last_event_id=last_event_id, idle_timeout=timeout)
-        return stream.events()
+        session = self._connected(credentials)
+        return TaskStream(session, task_id=task_id, last_event_id=last_event_id, idle_timeout=timeout).events()
 
     def conversation(self, *, context_id: str | None = None, task_id: str | None = None) -> Conversation:
         """Return a conversation, which keeps its context; give ids to continue an earlier one."""
         return Conversation(self, memory=self._memory, context_id=context_id, task_id=task_id)
 
-    async def get_task(self, task_id: str, history_length: int | None = None) -> ClientResult:
+    async def get_task(
+        self, task_id: str, history_length: int | None = None, *, credentials: CredentialsLike | None = None
+    ) -> ClientResult:
         """Return the task as it stands, with the newest `history_length` messages. Raises `TaskNotFoundError`."""
         request = requests.GetTaskRequest(id=task_id, history_length=history_length)
-        return ClientResult.from_task(await self._connected().call("GetTask", request))
+        return ClientResult.from_task(await self._connected(credentials).call("GetTask", request))
 
     def list_tasks(
         self,
@@ -287,6 +394,7 @@ class A2AClient:
         history_length: int | None = None,
         include_artifacts: bool | None = None,
         status_timestamp_after: str | datetime.datetime | None = None,
+        credentials: CredentialsLike | None = None,
     ) -> TaskPages:
         """List tasks, the newest first: `await` the result for one page, or iterate over it for all of them."""
         if isinstance(status_timestamp_after, datetime.datetime):
@@ -307,22 +415,26 @@ class A2AClient:
             include_artifacts=include_artifacts,
             status_timestamp_after=status_timestamp_after,
         )
-        return TaskPages(self._connected(), request)
+        return TaskPages(self._connected(credentials), request)
 
-    async def cancel(self, task_id: str, metadata: dict[str, Any] | None = None) -> ClientResult:
+    async def cancel(
+        self, task_id: str, metadata: dict[str, Any] | None = None, *, credentials: CredentialsLike | None = None
+    ) -> ClientResult:
         """Cancel a task and return it once it has ended, or as it is after the client's timeout.
 
         Raises `TaskNotFoundError`, and `TaskNotCancelableError` when it has ended before.
         """
-        session = self._connected()
+        session = self._connected(credentials)
         task: Task = await session.call("CancelTask", requests.CancelTaskRequest(id=task_id, metadata=metadata))
         return ClientResult.from_task(await wait_until(session, task, TERMINAL_STATES, timeout=self._timeout))
 
-    async def get_extended_card(self) -> AgentCard:
+    async def get_extended_card(self, *, credentials: CredentialsLike | None = None) -> AgentCard:
         """Return the card for authenticated callers; from now on it is this client's `agent_card`."""
-        session = self._connected()
+        session = self._connected(credentials)
         card: AgentCard = await session.call("GetExtendedAgentCard", requests.GetExtendedAgentCardRequest())
-        session.card = card
+        if self._verifier is not None and self._side_http is not None:
+            await self._verifier.verify(self._side_http, card)
+        self._connected().card = card
         return card
 
     async def set_push_config(
@@ -333,6 +445,7 @@ class A2AClient:
         token: str | None = None,
         config_id: str | None = None,
         authentication: requests.AuthenticationInfo | dict[str, Any] | None = None,
+        credentials: CredentialsLike | None = None,
     ) -> TaskPushNotificationConfig:
         """Have the agent send updates of the task to `url`."""
         if isinstance(authentication, dict):
@@ -345,26 +458,34 @@ class A2AClient:
         request = TaskPushNotificationConfig(
             task_id=task_id, url=url, token=token, id=config_id, authentication=authentication
         )
-        config: TaskPushNotificationConfig = await self._connected().call("CreateTaskPushNotificationConfig", request)
+        config: TaskPushNotificationConfig = await self._connected(credentials).call(
+            "CreateTaskPushNotificationConfig", request
+        )
         return config
 
-    async def get_push_config(self, task_id: str, config_id: str | None = None) -> TaskPushNotificationConfig:
+    async def get_push_config(
+        self, task_id: str, config_id: str | None = None, *, credentials: CredentialsLike | None = None
+    ) -> TaskPushNotificationConfig:
         """Return one push config of a task; without `config_id` its first. Raises `TaskNotFoundError`."""
         if config_id is None:
-            configs = await self.list_push_configs(task_id)
+            configs = await self.list_push_configs(task_id, credentials=credentials)
             if not configs:
                 raise TaskNotFoundError("The task has no push notification config", taskId=task_id)
             return configs[0]
         request = requests.GetTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
-        config: TaskPushNotificationConfig = await self._connected().call("GetTaskPushNotificationConfig", request)
+        config: TaskPushNotificationConfig = await self._connected(credentials).call(
+            "GetTaskPushNotificationConfig", request
+        )
         return config
 
-    async def list_push_configs(self, task_id: str) -> list[TaskPushNotificationConfig]:
+    async def list_push_configs(
+        self, task_id: str, *, credentials: CredentialsLike | None = None
+    ) -> list[TaskPushNotificationConfig]:
         """Return every push config of a task."""
         request = requests.ListTaskPushNotificationConfigsRequest(task_id=task_id)
         configs: list[TaskPushNotificationConfig] = []
         while True:
-            page: requests.ListTaskPushNotificationConfigsResponse = await self._connected().call(
+            page: requests.ListTaskPushNotificationConfigsResponse = await self._connected(credentials).call(
                 "ListTaskPushNotificationConfigs", request
             )
             configs += page.configs
@@ -372,10 +493,22 @@ class A2AClient:
                 return configs
             request = msgspec.structs.replace(request, page_token=page.next_page_token)
 
-    async def delete_push_config(self, task_id: str, config_id: str) -> None:
+    async def delete_push_config(
+        self, task_id: str, config_id: str, *, credentials: CredentialsLike | None = None
+    ) -> None:
         """End the updates that `set_push_config` asked for."""
         request = requests.DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
-        await self._connected().call("DeleteTaskPushNotificationConfig", request)
+        await self._connected(credentials).call("DeleteTaskPushNotificationConfig", request)
+
+
+def _make_verifier(trust: CardTrust) -> CardVerifier:
+    with signing_extra():
+        from errands.client.card_verifier import CardVerifier  # noqa: PLC0415 - an extra
+    if isinstance(trust, CardVerifier):
+        return trust
+    if isinstance(trust, str) and trust.startswith(("http://", "https://")):
+        return CardVerifier(jwks_url=trust)
+    return CardVerifier(trust)
 
 
 class TaskPages:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from errands.client.agent_session import Received
+from errands.client.credentials import CredentialsLike
 from errands.client.results import ClientResult, ResultMemory, StreamEvent, text_pieces
 from errands.client.task_stream import SeenTask
 from errands.model.core import PAUSED_STATES, Message, Part, Role, TaskState
@@ -116,22 +117,32 @@ class Conversation:
         *,
         blocking: bool = True,
         timeout: float | UnsetType | None = UNSET,
+        credentials: CredentialsLike | None = None,
         **options: Unpack[MessageOptions],
     ) -> ClientResult:
         """Send the next message; the options are those of `A2AClient.send`."""
         message = self._placed(text, options)
-        result = await self._client.send(message, blocking=blocking, timeout=timeout, **options)
+        result = await self._client.send(
+            message, blocking=blocking, timeout=timeout, credentials=credentials, **options
+        )
         self._conclude(message, result)
         return result
 
     async def stream(
-        self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
+        self,
+        text: Content,
+        *,
+        timeout: float | None = None,
+        credentials: CredentialsLike | None = None,
+        **options: Unpack[MessageOptions],
     ) -> AsyncGenerator[StreamEvent, None]:
         """Send the next message and yield what happens; the options are those of `A2AClient.stream`."""
         message = self._placed(text, options)
         seen = SeenTask()
         try:
-            async with aclosing(self._client.stream(message, timeout=timeout, **options)) as events:
+            async with aclosing(
+                self._client.stream(message, timeout=timeout, credentials=credentials, **options)
+            ) as events:
                 async for event in events:
                     seen.admit(Received(event.response), opening=False)
                     yield event
@@ -142,10 +153,17 @@ class Conversation:
                 self._conclude(message, self._memory.result(task, is_new=not message.task_id))
 
     def stream_text(
-        self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
+        self,
+        text: Content,
+        *,
+        timeout: float | None = None,
+        credentials: CredentialsLike | None = None,
+        **options: Unpack[MessageOptions],
     ) -> AsyncGenerator[str, None]:
         """Send the next message and yield pieces of text."""
-        return text_pieces(self.stream(text, timeout=timeout, **options), continues=self._continues)
+        return text_pieces(
+            self.stream(text, timeout=timeout, credentials=credentials, **options), continues=self._continues
+        )
 
     def _placed(self, text: Content, options: MessageOptions) -> Message:
         """Return the message as it is sent: in this context and, while it waits, to this task."""

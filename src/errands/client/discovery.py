@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -12,9 +12,10 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import httpx
 import msgspec
 
-from errands.client import http_transport
+from errands.client import http_requests, http_transport
 from errands.client.agent_session import RetryPolicy, TransientError, Transport
-from errands.client.errors import AgentNotFoundError, NoCommonProtocolError, ProtocolError
+from errands.client.credentials import Authorization, ClientCertificate, Origins
+from errands.client.errors import AgentNotFoundError, ForeignOriginError, NoCommonProtocolError, ProtocolError
 from errands.errors import ConfigurationError, UnavailableError
 from errands.model.card import AgentCard
 from errands.wire import praisonai, v0_3, v1_0
@@ -35,6 +36,8 @@ def card_urls(url: str) -> list[str]:
     Raises `ConfigurationError`.
     """
     parts = urlsplit(url)
+    if not url.isprintable():  # urlsplit removes line breaks without a word
+        raise ConfigurationError(f"url {url!r}: an address has no line breaks and control characters")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigurationError(f"url {url!r}: the address of an agent begins with http:// or https://")
     if parts.path.endswith(".json"):
@@ -52,6 +55,10 @@ class CardSource:
     retry: RetryPolicy
     timeout: float | None
     validator: CardValidator | None = None
+    #: Raises unless the card is signed as the caller requires.
+    verifier: Callable[[AgentCard, bytes], Awaitable[object]] | None = None
+    #: The credentials that need no card, sent only when the server asks for some.
+    authorization: Authorization = field(default_factory=Authorization)
     #: Where the card was found, and what the server there calls itself.
     found_at: str | None = None
     software: bytes = b""
@@ -62,28 +69,37 @@ class CardSource:
         urls = card_urls(self.url) if self.found_at is None else [self.found_at]
         reasons: list[str] = []
         for url in urls:
-            response = await self._get(url)
+            response, asked = await self._get(url), ""
+            if response.status_code == httpx.codes.UNAUTHORIZED:
+                secrets = await self.authorization.secrets()
+                if secrets != http_requests.NO_SECRETS:
+                    response = await self._get(url, secrets)
+                if response.status_code == httpx.codes.UNAUTHORIZED:
+                    names = ", ".join(type(credential).__name__ for credential, *_ in self.authorization.parts)
+                    wanted = response.headers.get("www-authenticate", "")[:200]
+                    asked = (f", asks for {wanted!r}" if wanted else "") + (f", refuses {names}" if names else "")
             if response.status_code == httpx.codes.NOT_MODIFIED and self._conditions:
                 return None
             if response.status_code == httpx.codes.OK:
                 try:
-                    return self._accept(url, response)
+                    return await self._accept(url, response)
                 except ProtocolError as error:
                     reasons.append(f"{urlsplit(url).path}: {error.description}")
             else:
                 # A redirect that is followed would carry the caller's credentials to any address.
                 location = response.headers.get("location") if response.is_redirect else None
                 advice = f", a redirect; use {location!r} instead" if location else ""
-                reasons.append(f"{urlsplit(url).path}: HTTP {response.status_code}{advice}")
+                reasons.append(f"{urlsplit(url).path}: HTTP {response.status_code}{advice}{asked}")
         raise AgentNotFoundError(self.url, "; ".join(reasons))
 
-    async def _get(self, url: str) -> httpx.Response:
+    async def _get(self, url: str, secrets: http_requests.RequestSecrets = http_requests.NO_SECRETS) -> httpx.Response:
         headers = httpx.Headers(self.headers)
         headers.update({**self._conditions, "A2A-Version": v1_0.JSON.version, "Accept": "application/json"})
 
         async def attempt() -> httpx.Response:
             with http_transport.translated_failures():
-                response = await self.client.get(url, headers=headers, timeout=self.timeout, follow_redirects=False)
+                request = self.client.build_request("GET", url, headers=headers, timeout=self.timeout)
+                response = await self.client.send(http_requests.add_secrets(request, secrets), follow_redirects=False)
             if response.status_code in _PASSING_STATUSES:
                 cause = UnavailableError(f"HTTP {response.status_code}")
                 raise TransientError(cause, reached=True, retry_after=http_transport.retry_after(response.headers))
@@ -94,8 +110,10 @@ class CardSource:
         except TransientError as failure:
             raise AgentNotFoundError(self.url, str(failure)) from failure.cause
 
-    def _accept(self, url: str, response: httpx.Response) -> AgentCard:
+    async def _accept(self, url: str, response: httpx.Response) -> AgentCard:
         card = read_card(response.content)
+        if self.verifier is not None:
+            await self.verifier(card, response.content)
         if self.validator is not None:
             self.validator(card, response.content)
         self.found_at = url
@@ -197,10 +215,12 @@ def choose_interface(
     protocol: str | None = None,
     version: str | None = None,
     tenant: str | None = None,
+    origins: Origins | None = None,
 ) -> Choice:
     """Return the interface that fits best: of the newest version, and in the card's order.
 
-    `protocol` and `version` insist on one. Raises `NoCommonProtocolError` with what is offered.
+    `protocol` and `version` insist on one. `origins` are those that the caller's secrets may go to; others are not
+    chosen. Raises `NoCommonProtocolError` with what is offered, and `ForeignOriginError`.
     """
     offered = list(card.supported_interfaces)
     if protocol == "praisonai":
@@ -211,6 +231,7 @@ def choose_interface(
                 path = parts.path.rstrip("/").removesuffix(PRAISONAI_PATH) + PRAISONAI_PATH
                 url = urlunsplit(parts._replace(path=path))
                 offered.append(msgspec.structs.replace(face, protocol_binding=PRAISONAI_TRANSPORT, url=url))
+    foreign: list[str] = []
     fitting = [face for face in offered if _short(face.protocol_version) in VERSIONS]
     for face in sorted(fitting, key=lambda face: VERSIONS.index(_short(face.protocol_version))):
         spoken, binding = _short(face.protocol_version), face.protocol_binding.lower()
@@ -224,9 +245,15 @@ def choose_interface(
             url, is_usable = face.url, bool(face.url) and speaks_grpc()
         else:
             url = urljoin(card_url, face.url)
-            is_usable = urlsplit(url).scheme in {"http", "https"}
-        if is_usable:
+            # An address with a user would replace the caller's credentials by those of the card.
+            is_plain = face.url.isprintable() and urlsplit(face.url).username is None
+            is_usable = is_plain and urlsplit(url).scheme in {"http", "https"}
+        if is_usable and origins is not None and not _admitted(origins, dialect, url):
+            foreign.append(url if dialect == "grpc" else http_requests.origin_of(url))
+        elif is_usable:
             return Choice(binding, spoken, url, dialect, face.tenant or tenant)
+    if foreign and origins is not None:
+        raise ForeignOriginError(origins.agent, list(dict.fromkeys(foreign)))
     offers = [
         f"{face.protocol_binding} {face.protocol_version} at {face.url}"
         + (f" for tenant {face.tenant!r}" if face.tenant else "")
@@ -235,14 +262,34 @@ def choose_interface(
     raise NoCommonProtocolError(card.name, _wanted(protocol, version, tenant), offers)
 
 
+def _admitted(origins: Origins, dialect: ClientDialect | Literal["grpc"], url: str) -> bool:
+    return origins.admits_grpc(url) if dialect == "grpc" else origins.admits(url)
+
+
+def foreign_origin(choice: Choice, origins: Origins) -> str | None:
+    """Return the origin of an interface if secrets must not go there."""
+    return None if _admitted(origins, choice.dialect, choice.url) else http_requests.origin_of(choice.url)
+
+
 def open_transport(
-    choice: Choice, http: httpx.AsyncClient, *, software: bytes, headers: Mapping[str, str], timeout: float | None
+    choice: Choice,
+    http: httpx.AsyncClient,
+    *,
+    software: bytes,
+    headers: Mapping[str, str],
+    timeout: float | None,
+    certificate: ClientCertificate | None = None,
 ) -> Transport:
     """Return the transport of an interface that was chosen; `software` is what the agent runs on."""
     if choice.dialect == "grpc":
         grpc: Any = importlib.import_module(_GRPC_TRANSPORT)
         transport: Transport = grpc.GrpcTransport(
-            choice.url, choice.version, software=software, headers=headers, timeout=timeout
+            choice.url,
+            choice.version,
+            software=software,
+            headers=headers,
+            timeout=timeout,
+            credentials=None if certificate is None else grpc.channel_credentials(certificate),
         )
         return transport
     dialect = v0_3.REST_ONCE if choice.dialect is v0_3.REST and is_once(software) else choice.dialect

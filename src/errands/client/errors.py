@@ -4,6 +4,9 @@ ErrandsError
 └── A2AClientError
     ├── NotConnectedError          the client was used before `connect()` or after `close()`
     ├── AgentNotFoundError         there is no agent card at this address
+    ├── CardSignatureError         the agent card is not signed with a key that the caller trusts
+    ├── CredentialsError           the credentials cannot be used for this agent, or a token could not be fetched
+    │   └── ForeignOriginError     the card leads to another origin, where the credentials must not go
     ├── AgentUnreachableError      no connection could be made: nothing was sent
     ├── AgentCapabilityError       the agent's card does not offer what the call needs
     │   └── NoCommonProtocolError  the agent speaks no binding and version that this client speaks
@@ -40,6 +43,30 @@ class AgentNotFoundError(A2AClientError):
         super().__init__(f"no agent found at {url}: {reason}")
         self.url = url
         self.reason = reason
+
+
+class CardSignatureError(A2AClientError):
+    """The card is not signed with a trusted key, so it is not used; `reason` says what is wrong with each signature."""
+
+    def __init__(self, agent_name: str, reason: str) -> None:
+        super().__init__(f"the agent card of {agent_name!r} is not trusted: {reason}")
+        self.agent_name = agent_name
+        self.reason = reason
+
+
+class CredentialsError(A2AClientError):
+    """The credentials do not fit what the card asks for, or no token could be fetched. No secret is part of it."""
+
+
+class ForeignOriginError(CredentialsError):
+    """The card names interfaces at another origin than its own, where the credentials are not sent."""
+
+    def __init__(self, origin: str, foreign: Sequence[str]) -> None:
+        super().__init__(
+            f"the credentials are for {origin}, and the agent card leads to {', '.join(foreign)}; "
+            f"if you trust it, pass allow_origins={list(foreign)!r}"
+        )
+        self.foreign = list(foreign)
 
 
 class AgentUnreachableError(A2AClientError):

@@ -18,7 +18,9 @@ import grpc.aio
 import httpx
 
 from errands.client.agent_session import Received, TransientError
+from errands.client.credentials import ClientCertificate
 from errands.client.errors import ProtocolError
+from errands.client.http_requests import NO_SECRETS, RequestSecrets
 from errands.client.results import content_of
 from errands.errors import ConfigurationError, InternalError, UnavailableError
 from errands.model.base import Model
@@ -82,18 +84,26 @@ class GrpcTransport:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def call(self, operation: Operation, request: Model, *, read_timeout: float | None) -> Any:
+    async def call(
+        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: RequestSecrets = NO_SECRETS
+    ) -> Any:
         rpc = self._codec.rpc_of(operation)
         content = write_request(rpc, request)
         with translated_failures():
-            raw = await self._method(rpc)(content, metadata=self._metadata, timeout=read_timeout)
+            raw = await self._method(rpc)(content, metadata=self._with(secrets), timeout=read_timeout)
         return _decoded(rpc, raw)
 
     async def stream(
-        self, operation: Operation, request: Model, *, last_event_id: str | None, read_timeout: float | None
+        self,
+        operation: Operation,
+        request: Model,
+        *,
+        last_event_id: str | None,
+        read_timeout: float | None,
+        secrets: RequestSecrets = NO_SECRETS,
     ) -> AsyncGenerator[Received, None]:
         rpc = self._codec.rpc_of(operation)
-        metadata = (*self._metadata, ASKING)
+        metadata = (*self._with(secrets), ASKING)
         if last_event_id is not None:
             metadata = (*metadata, ("last-event-id", last_event_id))
         call = self._method(rpc)(write_request(rpc, request), metadata=metadata)
@@ -109,12 +119,26 @@ class GrpcTransport:
         finally:
             call.cancel()
 
+    def _with(self, secrets: RequestSecrets) -> tuple[tuple[str, str], ...]:
+        """Return the metadata with the secrets. There is no query, so an API key for it goes here, too."""
+        added = {name.lower(): value for name, value in (*secrets.headers.items(), *secrets.query.items())}
+        return (*(pair for pair in self._metadata if pair[0] not in added), *added.items()) if added else self._metadata
+
     def _method(self, rpc: Rpc) -> Any:
         method = self._methods.get(rpc.name)
         if method is None:
             make = self._channel.unary_stream if rpc.operation.streams else self._channel.unary_unary
             method = self._methods[rpc.name] = make(f"/{self._codec.service}/{rpc.name}")
         return method
+
+
+def channel_credentials(certificate: ClientCertificate) -> grpc.ChannelCredentials:
+    """Return TLS with a client certificate."""
+    return grpc.ssl_channel_credentials(
+        root_certificates=None if certificate.ca is None else certificate.ca.read_bytes(),
+        private_key=certificate.key.read_bytes(),
+        certificate_chain=certificate.certificate.read_bytes(),
+    )
 
 
 async def _next(call: Any, timeout: float | None, begun: bool) -> Any:

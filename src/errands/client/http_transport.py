@@ -20,8 +20,9 @@ import msgspec
 
 from errands.client.agent_session import Received, TransientError
 from errands.client.errors import A2AClientError, ProtocolError
+from errands.client.http_requests import NO_SECRETS, RequestSecrets, add_secrets, is_header_value
 from errands.client.results import content_of, moment_of
-from errands.errors import A2AError, ConfigurationError, InternalError, InvalidParamsError, UnavailableError
+from errands.errors import A2AError, InternalError, InvalidParamsError, UnavailableError
 from errands.lifecycle import trim
 from errands.model import requests
 from errands.model.base import Model
@@ -57,8 +58,10 @@ class HttpTransport:
             self._headers[EXTENSION_HEADERS[binding.dialect.version]] = self._headers[EXTENSIONS]
         self._timeout = timeout
 
-    async def call(self, operation: Operation, request: Model, *, read_timeout: float | None) -> Any:
-        http_request = self._build(self._binding.wrap(operation, request), read_timeout)
+    async def call(
+        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: RequestSecrets = NO_SECRETS
+    ) -> Any:
+        http_request = self._build(self._binding.wrap(operation, request), read_timeout, secrets)
         http_request.headers["Accept"] = f"{self._binding.dialect.media_type}, application/json"
         with translated_failures():
             response = await self._client.send(http_request, follow_redirects=False)
@@ -66,9 +69,15 @@ class HttpTransport:
             return self._binding.read_response(operation, request, response.content)
 
     async def stream(
-        self, operation: Operation, request: Model, *, last_event_id: str | None, read_timeout: float | None
+        self,
+        operation: Operation,
+        request: Model,
+        *,
+        last_event_id: str | None,
+        read_timeout: float | None,
+        secrets: RequestSecrets = NO_SECRETS,
     ) -> AsyncGenerator[Received, None]:
-        http_request = self._build(self._binding.wrap(operation, request), read_timeout)
+        http_request = self._build(self._binding.wrap(operation, request), read_timeout, secrets)
         http_request.headers["Accept"] = "text/event-stream"
         if last_event_id is not None:
             http_request.headers["Last-Event-ID"] = last_event_id
@@ -95,17 +104,21 @@ class HttpTransport:
     async def close(self) -> None:
         """Do nothing: the connections belong to the client."""
 
-    def _build(self, outgoing: OutgoingRequest, read_timeout: float | None) -> httpx.Request:
+    def _build(self, outgoing: OutgoingRequest, read_timeout: float | None, secrets: RequestSecrets) -> httpx.Request:
         headers = self._headers.copy()
         if outgoing.content_type is not None:
             headers["Content-Type"] = outgoing.content_type
-        return self._client.build_request(
-            outgoing.method,
-            outgoing.url,
-            content=outgoing.content,
-            headers=headers,
-            timeout=httpx.Timeout(self._timeout, read=read_timeout),
-        )
+        try:
+            request = self._client.build_request(
+                outgoing.method,
+                outgoing.url,
+                content=outgoing.content,
+                headers=headers,
+                timeout=httpx.Timeout(self._timeout, read=read_timeout),
+            )
+        except httpx.InvalidURL as error:
+            raise A2AClientError(f"the interface on the agent card has no valid address: {error}") from None
+        return add_secrets(request, secrets)
 
     @contextmanager
     def _answer(self, response: httpx.Response) -> Iterator[None]:
@@ -176,19 +189,6 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     except ValueError:
         return None
     return max(0.0, moment.timestamp() - time.time())
-
-
-def is_header_value(value: str) -> bool:
-    """Return whether it is printable ASCII, so without a line break that would start another header."""
-    return value.isascii() and value.isprintable()
-
-
-def checked_headers(headers: Mapping[str, str]) -> httpx.Headers:
-    """Return the headers. Raises `ConfigurationError` when one could smuggle in another."""
-    for name, value in headers.items():
-        if not name or not is_header_value(name) or not is_header_value(value):
-            raise ConfigurationError(f"header {name!r}: name and value must be printable ASCII without line breaks")
-    return httpx.Headers(headers)
 
 
 # Bindings

@@ -138,6 +138,11 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Where clients reach gRPC, if not where it listens: `host:port` or a URL. `off` leaves it off the card.
     public_grpc: str | None = None
 
+    #: The files with the private keys that sign the card, PEM or JWK, separated by commas. Needs `errands[signing]`.
+    card_signing_keys: str | None = None
+    #: Where readers of the card find the public keys, if signatures should say it. `/.well-known/jwks.json` is served.
+    card_signing_jku: str | None = None
+
     # Policy and agents from manifests
 
     #: The file of the policy for every task. Needs `errands[agents]`.

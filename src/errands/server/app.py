@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from errands.agents.manifests.loading import ToolSource
     from errands.agents.models.base import Model
     from errands.server.grpc import GrpcServer
+    from errands.wire.card_signing import SigningKey
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,8 @@ class A2AServer:
 
     The agent is a `worker` or an `executor`; its card may come with it. `app` is the ASGI application. `storage` is
     `memory`, a URL such as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`.
-    `inner` are agents to which it delegates and that clients cannot reach. Settings come from `settings`, or else from
+    `inner` are agents to which it delegates and that clients cannot reach. `signing` are the keys that sign the card.
+    Settings come from `settings`, or else from
     `ERRANDS_*` environment variables; every setting is also a keyword argument, which wins over both. Raises
     `ConfigurationError` for wrong arguments.
     """
@@ -82,6 +84,7 @@ class A2AServer:
         policy: str | Path | Policy | None = None,
         extended_card_provider: ExtendedCardProvider | None = None,
         inner: InnerAgents | None = None,
+        signing: Sequence[SigningKey] | None = None,
         **overrides: Any,
     ) -> None:
         configuration.check_types(
@@ -103,7 +106,8 @@ class A2AServer:
         )
         versions = self._routes.versions
         self.agent_card = configuration.check_card(card, versions, has_extended=extended_card_provider is not None)
-        self.cards = CardPublisher(self.agent_card, self.settings, time.time(), versions=versions)
+        signer = configuration.make_signer(signing, self.settings)
+        self.cards = CardPublisher(self.agent_card, self.settings, time.time(), versions=versions, signer=signer)
         self._engine = configuration.check_storage(storage, self.settings)
         self._inner = inner or InnerAgents()
         self._middlewares = list(middlewares or ())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from email.utils import formatdate, parsedate_to_datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from errands.errors import ConfigurationError
@@ -16,8 +17,13 @@ from errands.model.base import encode
 from errands.model.card_config import AgentCardConfig, SkillConfig
 from errands.runtime.settings import Settings
 from errands.server.asgi import Header, HttpExchange, IncomingRequest, host_port
-from errands.server.request_guard import host_of
+from errands.server.request_guard import host_of, is_loopback
 from errands.wire import v0_3_card as v0_3
+
+if TYPE_CHECKING:
+    from errands.wire.card_signing import CardSigner
+
+logger = logging.getLogger(__name__)
 
 #: The name of each binding on the card, by the name in the configuration.
 BINDINGS = {"jsonrpc": "JSONRPC", "http+json": "HTTP+JSON"}
@@ -146,6 +152,8 @@ class CardForm(enum.Enum):
     BOTH = "both"
 
 
+#: The versions of the readers of each form.
+_READERS = {CardForm.V1_0: ("1.0",), CardForm.V0_3: ("0.3",), CardForm.BOTH: ("1.0", "0.3")}
 _WRITERS = {CardForm.V1_0: encode, CardForm.V0_3: v0_3.to_v0_3, CardForm.BOTH: v0_3.union}
 
 
@@ -160,30 +168,53 @@ class CardPublisher:
     """Serves the public card: one cached document for each form and each address that clients use."""
 
     def __init__(
-        self, config: AgentCardConfig, settings: Settings, started_at: float, *, versions: Sequence[str]
+        self,
+        config: AgentCardConfig,
+        settings: Settings,
+        started_at: float,
+        *,
+        versions: Sequence[str],
+        signer: CardSigner | None = None,
     ) -> None:
         self._config = config
         self._settings = settings
+        self.signer = signer
+        self._warned = False
         self._versions = versions
         #: Where clients find the gRPC server, if there is one: `host:port`, or `:port` at the host they use.
         self.grpc_address: str | None = None
         self._modified = formatdate(started_at, usegmt=True)
         self._documents: OrderedDict[tuple[str, str | None, CardForm], CardDocument] = OrderedDict()
 
-    def build(self, config: AgentCardConfig, exchange: IncomingRequest) -> card.AgentCard:
-        """Return a card, the public one or another, with the addresses that this client can use."""
+    def build(
+        self, config: AgentCardConfig, exchange: IncomingRequest, form: CardForm = CardForm.BOTH
+    ) -> card.AgentCard:
+        """Return a card, the public one or another, with the addresses that this client can use, signed if possible."""
         base_url = base_url_of(exchange, self._settings)
         grpc_address = self.grpc_address
         if grpc_address is not None and grpc_address.startswith(":"):
             grpc_address = host_port(urlsplit(base_url).hostname or "localhost", int(grpc_address[1:]))
-        return build_card(config, base_url, versions=self._versions, grpc_address=grpc_address)
+        built = build_card(config, base_url, versions=self._versions, grpc_address=grpc_address)
+        if self.signer is None or not self._may_sign(base_url):
+            return built
+        readers = [version for version in _READERS[form] if version in self._versions]
+        return self.signer.sign(built, versions=readers, base_url=base_url)
+
+    def _may_sign(self, base_url: str) -> bool:
+        """Return whether the address is ours. That of a `Host` header is the client's, which may name any other."""
+        if self._settings.public_url or is_loopback(urlsplit(base_url).hostname or ""):
+            return True
+        if not self._warned:
+            self._warned = True
+            logger.warning("the card is not signed, because its address comes from the request; set public_url")
+        return False
 
     def document(self, exchange: HttpExchange, form: CardForm) -> CardDocument:
         """Return the public card for this client."""
         key = (base_url_of(exchange, self._settings), self.grpc_address, form)
         document = self._documents.get(key)
         if document is None:
-            body = _WRITERS[form](self.build(self._config, exchange))
+            body = _WRITERS[form](self.build(self._config, exchange, form))
             etag = b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
             document = self._documents[key] = CardDocument(body, etag)
             # The address comes from the request, so a stranger could fill the memory with documents.

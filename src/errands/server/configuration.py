@@ -25,11 +25,13 @@ from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.settings import NOT_ON_CARD, ServerRole, Settings, misspelled
 from errands.runtime.worker import Worker
 from errands.server.cards import build_card, check_binding, extensions_of, offers_extended_card
+from errands.wire import signing_extra
 from errands.wire.card_check import grpc_address
 from errands.wire.proto import grpc_extra
 
 if TYPE_CHECKING:
     from errands.server.grpc import GrpcServer
+    from errands.wire.card_signing import CardSigner, SigningKey
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +104,33 @@ def check_card(card: AgentCardConfig | None, versions: Sequence[str], *, has_ext
     if offers_extended_card(card) and not has_extended:
         logger.warning("the card offers an extended card, but extended_card_provider is missing")
     return card
+
+
+def make_signer(signing: Sequence[SigningKey] | None, settings: Settings) -> CardSigner | None:
+    """Return what signs the cards with the given keys and those of the settings, or None without keys.
+
+    Raises `ConfigurationError`.
+    """
+    files = [Path(name.strip()) for name in (settings.card_signing_keys or "").split(",") if name.strip()]
+    if not signing and not files:
+        if settings.card_signing_jku is not None:
+            raise ConfigurationError("card_signing_jku is set, but there is no key: set card_signing_keys, too")
+        return None
+    with signing_extra():
+        from errands.wire.card_signing import (  # noqa: PLC0415 - an extra
+            MAX_SIGNING_KEYS,
+            CardSigner,
+            SigningKey,
+            signing_keys,
+        )
+    if not all(isinstance(key, SigningKey) for key in signing or ()):
+        raise ConfigurationError("signing must be a list of SigningKey objects")
+    keys = [*(signing or ()), *(key for file in files for key in signing_keys(file, jku=settings.card_signing_jku))]
+    if len(keys) > MAX_SIGNING_KEYS:
+        raise ConfigurationError(f"{len(keys)} keys sign the card, and readers take at most {MAX_SIGNING_KEYS}")
+    if len({key.kid for key in keys}) != len(keys):
+        raise ConfigurationError("two keys that sign the card have the same kid; give each its own")
+    return CardSigner(keys)
 
 
 def make_worker(

@@ -39,6 +39,8 @@ OLDER_CARD_PATH = "/.well-known/agent.json"
 CARD_PATHS = (CARD_PATH, OLDER_CARD_PATH)
 HEALTH_PATH = "/health"
 READY_PATH = "/health/ready"
+#: The public keys of the card's signatures.
+JWKS_PATH = "/.well-known/jwks.json"
 
 
 class A2AApp:
@@ -56,6 +58,7 @@ class A2AApp:
             f"/v1{READY_PATH}": self._ready,
             CARD_PATH: self._card,
             OLDER_CARD_PATH: self._card,
+            JWKS_PATH: self._key_set,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,6 +116,13 @@ class A2AApp:
         if self._server.settings.role is ServerRole.WORKER:
             raise MethodNotFoundError("This process only runs tasks and serves no card (role worker)")
         await self._server.cards.serve(exchange, is_older_path=_path_of(exchange.scope) == OLDER_CARD_PATH)
+
+    async def _key_set(self, exchange: HttpExchange) -> None:
+        signer = self._server.cards.signer
+        if signer is None or self._server.settings.role is ServerRole.WORKER:
+            raise MethodNotFoundError("This server does not sign its card")
+        keys = {"keys": [key.public_jwk() for key in signer.keys]}
+        await exchange.respond(200, encode(keys), headers=((b"cache-control", b"public, max-age=300"),))
 
     async def _health(self, exchange: HttpExchange) -> None:
         await exchange.respond(200, b'{"status":"ok"}')

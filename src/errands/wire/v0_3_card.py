@@ -67,7 +67,7 @@ _DECODER = msgspec.json.Decoder(CardV03)
 
 def to_v0_3(card: cards.AgentCard) -> bytes:
     """Return the card as a 0.3 client expects it. Raises `VersionNotSupportedError` if no interface speaks 0.3."""
-    return encode(_old_fields(card))
+    return encode(old_fields(card))
 
 
 def union(card: cards.AgentCard) -> bytes:
@@ -77,7 +77,7 @@ def union(card: cards.AgentCard) -> bytes:
     """
     if not _old_interfaces(card):
         return encode(card)
-    new, old = msgspec.to_builtins(card), _old_fields(card)
+    new, old = msgspec.to_builtins(card), old_fields(card)
     both = new | old
     both["capabilities"] = new["capabilities"] | old["capabilities"]
     both["skills"] = [one | other for one, other in zip(new["skills"], old["skills"], strict=True)]
@@ -134,7 +134,8 @@ def _old_interfaces(card: cards.AgentCard) -> list[cards.AgentInterface]:
     return [interface for interface in card.supported_interfaces if interface.protocol_version.startswith(VERSION)]
 
 
-def _old_fields(card: cards.AgentCard) -> dict[str, Any]:
+def old_fields(card: cards.AgentCard) -> dict[str, Any]:
+    """Return the fields of the card as 0.3 has them. Raises `VersionNotSupportedError` if no interface speaks 0.3."""
     interfaces = [{"url": one.url, "transport": one.protocol_binding} for one in _old_interfaces(card)]
     if not interfaces:
         raise VersionNotSupportedError("No interface on the agent card speaks A2A 0.3")

@@ -53,7 +53,8 @@ def plain_url(only_gate: Gate) -> Iterator[str]:
 @pytest.fixture
 def errands(monkeypatch: pytest.MonkeyPatch) -> Errands:
     """Runs a command in this process: `errands("send", url, "hello")`."""
-    monkeypatch.delenv("ERRANDS_TOKEN", raising=False)
+    for name in ("TOKEN", "API_KEY", "CLIENT_ID", "CLIENT_CERTIFICATE"):
+        monkeypatch.delenv(f"ERRANDS_{name}", raising=False)
     runner = CliRunner()
 
     def run(*arguments: str, stdin: str | None = None) -> Result:

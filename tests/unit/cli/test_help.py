@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from joserfc.jwk import ECKey
 
 from errands import __version__
 from errands.cli.failures import EXIT_CODES
@@ -51,6 +52,13 @@ def test_the_examples_of_every_command_run(
         # Where the file of the examples may be made, and is there to be checked.
         monkeypatch.chdir(tmp_path)
         errands("db", "upgrade", "--storage", "sqlite:///tasks.db")
+    if command[:1] == ("card",):
+        monkeypatch.chdir(tmp_path)
+        key = ECKey.generate_key("P-256")
+        Path("private.pem").write_bytes(key.as_pem(private=True))
+        Path("public.pem").write_bytes(key.as_pem(private=False))
+        Path("card.json").write_text(errands("card", url, "--json").stdout)
+        errands("card", "sign", "card.json", "--key", "private.pem", "--output", "signed.json")
     # A task that can still be canceled, for the command that does so.
     task = json.loads(errands("send", url, "ask" if "cancel" in command else "hello", "--json").stdout)
     store = f"sqlite:///{tmp_path / 'tasks.db'}"

@@ -11,11 +11,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from typer.testing import Result
 
-from errands import TaskContext, Worker
+from errands import A2AServer, AgentCardConfig, ApiKeyMiddleware, BearerTokenMiddleware, TaskContext, Worker
 from errands.model.core import COMPLETED, Part
 from errands.testing import serve
+from tests.live import live as live_app
 from tests.unit.cli.agent import Gate
 from tests.unit.cli.conftest import Errands, live
 from tests.unit.cli.processes import Running
@@ -302,3 +307,66 @@ def test_an_answer_that_takes_too_long_exits_with_3(errands: Errands, url: str, 
     result = errands("send", url, "hold", "--timeout", "0.2")
     assert result.exit_code == 3
     assert "no answer within 0.2 s" in result.stderr
+
+
+def test_an_api_key_is_sent_where_the_card_says(errands: Errands, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = AgentCardConfig(
+        name="Guarded",
+        description="Asks for a key.",
+        security_schemes={"key": {"type": "apiKey", "in": "header", "name": "X-Door"}},  # type: ignore[dict-item]
+        security=[{"key": []}],
+    )
+    door = ApiKeyMiddleware(["s3cret"], header="X-Door")
+    server = A2AServer(worker=Shy(), agent_card=config, middlewares=[door], storage="memory")
+    with live(server) as url:
+        assert errands("send", url, "hello", "--api-key", "s3cret").exit_code == 0
+        refused = errands("send", url, "hello", "--api-key", "wrong-one")
+        assert refused.exit_code == 3
+        assert "the card asks for an API key in the header 'X-Door' [key]; ApiKey sent" in " ".join(
+            refused.stderr.split()
+        )
+        assert "wrong-one" not in refused.output
+        unfit = errands("send", url, "hello", "--token", "s3cret")
+        assert unfit.exit_code == 3
+        assert "which is not met by BearerToken" in " ".join(unfit.stderr.split())
+        monkeypatch.setenv("ERRANDS_API_KEY", "s3cret")
+        assert errands("tasks", "list", url).exit_code == 0
+
+
+def test_credentials_go_to_another_origin_only_if_it_is_allowed(errands: Errands) -> None:
+    config = AgentCardConfig(name="Moved", description="Is elsewhere.")
+    with live(A2AServer(worker=Shy(), agent_card=config, storage="memory")) as other:
+        moved = A2AServer(worker=Shy(), agent_card=config, storage="memory", public_url=other)
+        with live(moved) as url:
+            assert errands("send", url, "hello").exit_code == 0
+            refused = errands("send", url, "hello", "--token", "s3cret")
+            assert refused.exit_code == 3
+            assert "On the command line that is --allow-origin URL." in " ".join(refused.stderr.split())
+            assert errands("send", url, "hello", "--token", "s3cret", "--allow-origin", other).exit_code == 0
+
+
+def test_client_credentials_come_from_the_environment(errands: Errands, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def token(request: Request) -> JSONResponse:
+        assert request.headers["authorization"] == "Basic bWU6czNjcmV0"
+        return JSONResponse({"access_token": "token-1", "token_type": "Bearer"})
+
+    async def verify(token: str) -> dict[str, str] | None:
+        return {"sub": "me"} if token == "token-1" else None
+
+    server = A2AServer(
+        worker=Shy(),
+        agent_card=AgentCardConfig(name="Guarded", description="Asks for a token."),
+        middlewares=[BearerTokenMiddleware(verify)],
+        storage="memory",
+    )
+    with live_app(Starlette(routes=[Route("/token", token, methods=["POST"])])) as login, live(server) as url:
+        assert errands("send", url, "hello").exit_code == 3
+        monkeypatch.setenv("ERRANDS_CLIENT_ID", "me")
+        monkeypatch.setenv("ERRANDS_CLIENT_SECRET", "s3cret")
+        monkeypatch.setenv("ERRANDS_TOKEN_URL", f"{login}/token")
+        assert errands("send", url, "hello").exit_code == 0
+
+
+class Shy(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.complete("hello")

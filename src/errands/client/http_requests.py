@@ -1,0 +1,111 @@
+"""What all HTTP of the client shares: checked headers, origins, secrets, and requests to servers beside the agent."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from errands.client.errors import A2AClientError
+from errands.errors import ConfigurationError
+
+#: Headers, in lower case, that prove who calls.
+SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key"})
+
+
+def is_header_value(value: str) -> bool:
+    """Return whether it is printable ASCII, so without a line break that would start another header."""
+    return value.isascii() and value.isprintable()
+
+
+def checked_headers(headers: Mapping[str, str]) -> httpx.Headers:
+    """Return the headers. Raises `ConfigurationError` when one could smuggle in another."""
+    for name, value in headers.items():
+        if not name or not is_header_value(name) or not is_header_value(value):
+            raise ConfigurationError(f"header {name!r}: name and value must be printable ASCII without line breaks")
+    return httpx.Headers(headers)
+
+
+class RequestSecrets(NamedTuple):
+    """What a request carries to prove who calls. Over gRPC everything is metadata."""
+
+    headers: Mapping[str, str] = MappingProxyType({})
+    query: Mapping[str, str] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        return f"RequestSecrets({', '.join([*self.headers, *self.query])})"
+
+
+NO_SECRETS = RequestSecrets()
+
+
+def add_secrets(request: httpx.Request, secrets: RequestSecrets) -> httpx.Request:
+    """Return the request with the secrets. Those of the query are in its target only: httpx logs its URL."""
+    request.headers.update(secrets.headers)
+    if secrets.query:
+        target = request.url.copy_merge_params(secrets.query).raw_path
+        request.extensions = {**request.extensions, "target": target}
+    return request
+
+
+async def request_json(
+    http: httpx.AsyncClient,
+    method: str,
+    url: str,
+    *,
+    data: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    max_bytes: int = 64 * 1024,
+    timeout: float = 10.0,
+) -> tuple[int, dict[str, Any]]:
+    """Return status and JSON object of a request to another server than the agent, such as one with keys or tokens.
+
+    Neither the client's own headers, cookies and credentials are sent, nor are redirects followed. A body that is not a
+    JSON object counts as an empty one. Raises `A2AClientError`.
+    """
+    try:
+        request = http.build_request(method, url, data=data, timeout=timeout)
+        for name in SECRET_HEADERS:
+            request.headers.pop(name, None)
+        request.headers.update({"Accept": "application/json", **(headers or {})})
+        response = await http.send(request, auth=None, stream=True, follow_redirects=False)
+        try:
+            body = bytearray()
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise A2AClientError(f"the answer has more than {max_bytes:,} bytes")
+        finally:
+            await response.aclose()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise A2AClientError(str(error) or type(error).__name__) from error
+    try:
+        return response.status_code, msgspec.json.decode(bytes(body), type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return response.status_code, {}
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of an address, the port only if it is not the usual one."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    usual = {"http": 80, "https": 443}.get(parts.scheme)
+    return f"{parts.scheme}://{host}" + ("" if port in (None, usual) else f":{port}")
+
+
+def is_local(url: str) -> bool:
+    """Return whether an address is one of this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
