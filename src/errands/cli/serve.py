@@ -63,6 +63,14 @@ PolicyFile = Annotated[
         show_default="ERRANDS_POLICY",
     ),
 ]
+AuthFile = Annotated[
+    str | None,
+    Option(
+        metavar="FILE",
+        help="Authenticate callers by the schemes in this file, instead of TARGET's. Needs the extra auth.",
+        show_default="ERRANDS_AUTH",
+    ),
+]
 Model = Annotated[
     str | None,
     Option(
@@ -86,6 +94,7 @@ def serve(
     role: Role = None,
     workers: Annotated[int, Option(min=1, help="The number of processes that share the port and the work.")] = 1,
     policy: PolicyFile = None,
+    auth: AuthFile = None,
     agent: Annotated[str | None, Option(metavar="NAME", help="The agent of the manifests to serve.")] = None,
     model: Model = None,
     tool_settings: ToolSettings = None,
@@ -130,7 +139,7 @@ def serve(
     bound_host, bound_port, *_ = listener.getsockname()
     greet = functools.partial(_greet, f"http://{host_port(callable_host(bound_host), bound_port)}")
     manifest = ManifestOptions(agent, model, tool_settings)
-    load = LoadServer(target, storage, manifest, policy, role, host, grpc_port, log_level)
+    load = LoadServer(target, storage, manifest, policy, auth, role, host, grpc_port, log_level)
     if workers > 1:
         with shared_port(host, grpc_port) as bound_grpc_port:
             load = replace(load, grpc_port=bound_grpc_port, shares_port=True)
@@ -152,6 +161,7 @@ class LoadServer:
     storage: str | None
     manifest: ManifestOptions
     policy: str | None
+    auth: str | None
     role: ServerRole | None
     host: str
     grpc_port: int | None
@@ -166,6 +176,8 @@ class LoadServer:
             server.use_settings(grpc_host=self.host, grpc_port=self.grpc_port)
         if self.policy is not None:
             server.use_policy(self.policy)
+        if self.auth is not None:
+            server.use_auth(self.auth)
         if self.shares_port:
             server.share()
         return server
@@ -198,7 +210,7 @@ def _greet(url: str, server: A2AServer) -> None:
     facts.append(("storage", server.storage + lasts))
     facts += [(name, one_line(value, 200)) for name, value in server.facts.items()]
     if takes_requests and not server.listens_locally and not server.asks_who_calls:
-        who = "everyone who can reach this address may use the agent and see all tasks: there is no middleware"
+        who = "everyone who can reach this address may use the agent and see all tasks: there is no --auth"
         facts.append(("access", who))
     if server.grpc_port is not None:
         facts.append(("grpc", host_port(callable_host(server.settings.grpc_host), server.grpc_port)))
