@@ -384,10 +384,11 @@ def check_schemes(schemes: Any) -> tuple[AuthScheme, ...]:
 
 
 def check_caller(caller: Any) -> Caller:
-    """Return the caller. Raise `ConfigurationError` for a caller that the program made and that could not own a task."""
+    """Return a caller that the program has made. Raises `ConfigurationError` if it could not own a task."""
     if not isinstance(caller, Caller):
         raise ConfigurationError(f"a caller must be a name or a Caller, not {type(caller).__name__}")
-    if not isinstance(caller.owner, str) or not 0 < len(caller.owner) <= MAX_NAME:
+    owner: Any = caller.owner
+    if not isinstance(owner, str) or not 0 < len(owner) <= MAX_NAME:
         raise ConfigurationError(f"the owner of a Caller must be a name of 1 to {MAX_NAME} characters")
     return msgspec.structs.replace(caller, scopes=frozenset(check_texts("scopes", caller.scopes)))
 
