@@ -61,9 +61,7 @@ class Api:
 
 
 @asynccontextmanager
-async def api(
-    rules: Sequence[AccessRule] = RULES, worker: Worker | None = None, **options: Any
-) -> AsyncIterator[Api]:
+async def api(rules: Sequence[AccessRule] = RULES, worker: Worker | None = None, **options: Any) -> AsyncIterator[Api]:
     server = serve(worker or Asks(), auth=[ApiKeyAuth(KEYS)], access_rules=rules, **options)
     async with server, http_client(server) as http:
         yield Api(server, http)
@@ -133,7 +131,12 @@ async def test_without_a_rule_nobody_acts_for_others() -> None:
 )
 async def test_a_rule_denies_by_caller_operation_skill_and_message_and_if_it_fails(when: str) -> None:
     async with api([AccessRule(name="deny", when=when, deny="Not this")]) as agent:
-        message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "forbidden"}], "metadata": {"skillId": "pay"}}
+        message = {
+            "messageId": "1",
+            "role": "ROLE_USER",
+            "parts": [{"text": "forbidden"}],
+            "metadata": {"skillId": "pay"},
+        }
         refused = await agent.post("b", "/message:send", {"message": message, "metadata": {"dry": True}})
         assert refused.status_code == 403
         assert refused.json()["error"]["message"] in ("Not this", "Permission denied")

@@ -115,9 +115,7 @@ class Line:
         )
         async with http, A2AClient(BASE_URL, httpx_client=http, protocol=self.binding, version=self.version) as client:
             card = client.agent_card
-            choice = choose_interface(
-                card, card_url=BASE_URL, protocol=self.binding, version=self.version, tenant=None
-            )
+            choice = choose_interface(card, card_url=BASE_URL, protocol=self.binding, version=self.version, tenant=None)
             opened = open_transport(choice, http, software=b"", headers=caller.headers, timeout=10)
             self.seen.clear()  # the card is public
             yield opened

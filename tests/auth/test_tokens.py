@@ -31,7 +31,9 @@ HERE: dict[str, Any] = {"outbound_allow": "127.0.0.1"}
 class Whoami(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         caller = ctx.request_context["caller"]
-        await ctx.complete_json({"owner": ctx.owner, "scopes": sorted(caller.scopes), "context": str(ctx.request_context)})
+        await ctx.complete_json(
+            {"owner": ctx.owner, "scopes": sorted(caller.scopes), "context": str(ctx.request_context)}
+        )
 
 
 @asynccontextmanager
@@ -191,7 +193,7 @@ async def test_a_token_that_is_not_signed_as_it_must_be_is_refused() -> None:
     async with agent(JWTAuth(issuer=ISSUER, audience=AUDIENCE, keys=keys.published())) as http:
         assert await status(http, good) == 200
         for token in hostile:
-            answer = await http.get("/tasks", headers={"Authorization": f"Bearer {token}".encode()})
+            answer = await http.get("/tasks", headers={b"Authorization": f"Bearer {token}".encode()})
             assert answer.status_code == 401, token[:60]
             assert token not in answer.text
             assert 'error="invalid_token"' in answer.headers["www-authenticate"]
@@ -287,8 +289,8 @@ def test_a_configuration_that_would_let_strangers_in_is_refused(options: dict[st
 
 def test_two_issuers_need_names_that_differ() -> None:
     schemes = [
-        JWTAuth(issuer=f"https://{name}", audience=AUDIENCE, keys=Keys().published(), name=name, **options)
-        for name, options in {"a": {"prefix": "a:"}, "b": {}}.items()
+        JWTAuth(issuer=f"https://{name}", audience=AUDIENCE, keys=Keys().published(), name=name, prefix=prefix)
+        for name, prefix in {"a": "a:", "b": None}.items()
     ]
     with pytest.raises(ConfigurationError, match="so b needs a prefix"):
         serve(Whoami(), auth=schemes)
@@ -403,9 +405,7 @@ async def test_a_closed_address_is_not_asked_for_keys_however_it_is_written(idp:
 
 async def test_a_redirect_is_not_followed(idp: Provider) -> None:
     idp.status = 302
-    async with agent(
-        JWTAuth(issuer=idp.url, audience=AUDIENCE, jwks_url=f"{idp.url}/keys", allow_http=True)
-    ) as http:
+    async with agent(JWTAuth(issuer=idp.url, audience=AUDIENCE, jwks_url=f"{idp.url}/keys", allow_http=True)) as http:
         assert await status(http, idp.token()) == 503
         assert idp.asked["/keys"] == 1
 
@@ -418,9 +418,7 @@ async def test_a_name_is_judged_by_its_addresses_each_time_it_is_asked(idp: Prov
         return addresses
 
     resolve: Resolve = lying
-    scheme = JWTAuth(
-        issuer=ISSUER, audience=AUDIENCE, jwks_url=f"http://id.example.com:{port}/keys", allow_http=True
-    )
+    scheme = JWTAuth(issuer=ISSUER, audience=AUDIENCE, jwks_url=f"http://id.example.com:{port}/keys", allow_http=True)
     scheme.open(Outbound(resolve=resolve))
     with pytest.raises(IssuerError, match="only public addresses"):
         await scheme.ask("GET", f"http://id.example.com:{port}/keys")

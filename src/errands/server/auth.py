@@ -204,7 +204,7 @@ class MutualTLSAuth(AuthScheme):
         identity: Literal["subject", "common_name", "uri", "dns", "email", "fingerprint"] = "subject",
         callers: Mapping[str, str | Caller] | None = None,
         header: str | None = None,
-        trusted_proxies: Iterable[str] = (),
+        trusted_proxies: Sequence[str] = (),
         name: str = "mutual_tls",
     ) -> None:
         super().__init__(name)

@@ -11,7 +11,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -156,7 +156,7 @@ class JWTAuth(BearerAuth):
         keys: dict[str, Any] | list[dict[str, Any]] | None = None,
         algorithms: list[str] | None = None,
         leeway: int = 30,
-        scopes: list[str] | tuple[str, ...] = (),
+        scopes: Sequence[str] = (),
         owner: str = "sub",
         tenant: str | None = None,
         scope_claim: str | None = None,
@@ -368,7 +368,7 @@ class IntrospectionAuth(BearerAuth):
         audience: str | list[str] | None = None,
         issuer: str | None = None,
         cache_for: float = 30.0,
-        scopes: list[str] | tuple[str, ...] = (),
+        scopes: Sequence[str] = (),
         owner: str = "sub",
         tenant: str | None = None,
         scope_claim: str | None = None,
