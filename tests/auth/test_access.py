@@ -109,6 +109,18 @@ async def test_a_service_account_acts_for_users() -> None:
         assert (await agent.post("service", f"/tasks/{task_id}:cancel")).status_code == 404
 
 
+async def test_a_caller_without_a_tenant_does_not_reach_into_one_by_naming_it() -> None:
+    keys = {"a": Caller(owner="alice", tenant="acme"), "s": Caller(owner="sam")}
+    rule = AccessRule(when="caller.owner == 'sam'", grant="write")
+    server = serve(Asks(), auth=[ApiKeyAuth(keys)], access_rules=[rule])
+    async with server, http_client(server) as http:
+        agent = Api(server, http)
+        task_id = await agent.open("a")
+        for path in (f"/tasks/{task_id}", f"/acme/tasks/{task_id}"):
+            assert (await agent.get("s", path)).status_code == 404
+        assert (await agent.get("s", "/acme/tasks", **{"Errands-Owner": "alice"})).status_code == 403
+
+
 async def test_without_a_rule_nobody_acts_for_others() -> None:
     for rules in (RULES, []):
         async with api(rules) as agent:

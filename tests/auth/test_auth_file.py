@@ -116,6 +116,7 @@ async def test_a_program_is_protected_without_being_touched(
             manifest=ManifestOptions(None, None, None),
             policy=None,
             auth=str(file) if by == "command line" else None,
+            tls={},
             role=None,
             host="127.0.0.1",
             grpc_port=None,

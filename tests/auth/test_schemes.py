@@ -316,6 +316,17 @@ async def test_the_card_publishes_what_is_enforced_in_both_versions() -> None:
     assert CARD.security_schemes is None  # the author's card is as it was
 
 
+def test_the_card_says_where_clients_get_tokens() -> None:
+    keys, url = Keys().published(), "https://id.example.com/token"
+    scheme = JWTAuth(issuer=ISSUER, audience=AUDIENCE, keys=keys, scopes=["use"], token_url=url)
+    published = serve(Whoami(), auth=[scheme]).agent_card.security_schemes
+    assert published is not None
+    oauth2 = published["bearer"].oauth2_security_scheme
+    assert oauth2 is not None
+    assert oauth2.flows.client_credentials is not None
+    assert (oauth2.flows.client_credentials.token_url, oauth2.flows.client_credentials.scopes) == (url, {"use": ""})
+
+
 async def extended(request: Request) -> AgentCardConfig:
     return AgentCardConfig(name="Clerk for members", description="Files more.")
 

@@ -12,6 +12,7 @@ because this uses the protocol's `pipeline`, `flow`, `cycle` and parser callback
 from __future__ import annotations
 
 import asyncio
+import ssl
 from functools import cache
 from http import HTTPStatus
 
@@ -96,7 +97,13 @@ def _take_whole_body(receive: Receive) -> bytes | None:
     return body
 
 
-_EXTENSIONS = {WHOLE_BODY: _take_whole_body, WHOLE_RESPONSE: _send_whole_response}
+_EXTENSIONS: dict[str, object] = {WHOLE_BODY: _take_whole_body, WHOLE_RESPONSE: _send_whole_response}
+
+
+def _client_certificate(connection: ssl.SSLObject) -> dict[str, object]:
+    """Return the certificate of the client, which was verified, as the `tls` extension of ASGI has it."""
+    certificate = connection.getpeercert(binary_form=True)
+    return {"client_cert_chain": [ssl.DER_cert_to_PEM_cert(certificate)] if certificate else []}
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -112,6 +119,7 @@ class HttpConnection(HttpToolsProtocol):
     budget = Budget(256 * 1024 * 1024)
 
     flow: _Flow
+    _extensions = _EXTENSIONS
     #: Whether the parser is between the first byte of a request and its last, and before the end of its head.
     _in_request = False
     _in_head = False
@@ -136,6 +144,8 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(transport)
+        if (secured := transport.get_extra_info("ssl_object")) is not None:
+            self._extensions = {**_EXTENSIONS, "tls": _client_certificate(secured)}
         most = max_connections()
         if most is None or len(self.connections) <= most or self._close_idle_connection():
             self._start_request_timer()
@@ -217,7 +227,7 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = False
         self._beside_body = self._piece
         HttpToolsProtocol.on_headers_complete(self)
-        self.scope["extensions"] = _EXTENSIONS  # type: ignore[typeddict-item]
+        self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
         self.headers = []  # for trailers, which must not pass for headers that a proxy has checked
         if not self.pipeline:
             self._answering = self.cycle

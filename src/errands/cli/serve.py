@@ -71,6 +71,11 @@ AuthFile = Annotated[
         show_default="ERRANDS_AUTH",
     ),
 ]
+TlsFile = Annotated[str | None, Option(metavar="FILE", help="The certificate of the server: serve https. PEM.")]
+TlsKey = Annotated[str | None, Option(metavar="FILE", help="The key of the certificate, if it is in another file.")]
+TlsClientCa = Annotated[
+    str | None, Option(metavar="FILE", help="Accept client certificates of the authorities in this file.")
+]
 Model = Annotated[
     str | None,
     Option(
@@ -95,6 +100,9 @@ def serve(
     workers: Annotated[int, Option(min=1, help="The number of processes that share the port and the work.")] = 1,
     policy: PolicyFile = None,
     auth: AuthFile = None,
+    tls_certificate: TlsFile = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
     agent: Annotated[str | None, Option(metavar="NAME", help="The agent of the manifests to serve.")] = None,
     model: Model = None,
     tool_settings: ToolSettings = None,
@@ -137,9 +145,10 @@ def serve(
         reload_dirs=[str(parsed.folder)] if reload else None,
     )
     bound_host, bound_port, *_ = listener.getsockname()
-    greet = functools.partial(_greet, f"http://{host_port(callable_host(bound_host), bound_port)}")
+    greet = functools.partial(_greet, host_port(callable_host(bound_host), bound_port))
     manifest = ManifestOptions(agent, model, tool_settings)
-    load = LoadServer(target, storage, manifest, policy, auth, role, host, grpc_port, log_level)
+    tls = {"tls_certificate": tls_certificate, "tls_key": tls_key, "tls_client_ca": tls_client_ca}
+    load = LoadServer(target, storage, manifest, policy, auth, tls, role, host, grpc_port, log_level)
     if workers > 1:
         with shared_port(host, grpc_port) as bound_grpc_port:
             load = replace(load, grpc_port=bound_grpc_port, shares_port=True)
@@ -162,6 +171,7 @@ class LoadServer:
     manifest: ManifestOptions
     policy: str | None
     auth: str | None
+    tls: dict[str, str | None]
     role: ServerRole | None
     host: str
     grpc_port: int | None
@@ -171,7 +181,7 @@ class LoadServer:
     def __call__(self) -> A2AServer:
         configure_logging(self.log_level)
         server = load_server(self.target, self.storage, self.manifest)
-        server.use_settings(role=self.role, log_level=self.log_level)
+        server.use_settings(role=self.role, log_level=self.log_level, **self.tls)
         if self.grpc_port is not None:
             server.use_settings(grpc_host=self.host, grpc_port=self.grpc_port)
         if self.policy is not None:
@@ -198,8 +208,9 @@ def _run_worker(
     AgentServer(config, load, on_ready, one_of_many=True).run([listener])
 
 
-def _greet(url: str, server: A2AServer) -> None:
+def _greet(address: str, server: A2AServer) -> None:
     """Print where the agent is served, on what store, and how to try it."""
+    url = f"{'http' if server.settings.tls_certificate is None else 'https'}://{address}"
     takes_requests = server.settings.role is not ServerRole.WORKER
     facts = [("agent", clean(f"{server.agent_card.name} {server.agent_card.version}"))]
     if server.settings.role is not ServerRole.ALL:

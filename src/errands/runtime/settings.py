@@ -140,6 +140,12 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     # Authentication
 
+    #: The PEM file with the certificate of the server, for `errands serve` and gRPC. None: without TLS.
+    tls_certificate: str | None = None
+    #: The PEM file with its key, if it is another one.
+    tls_key: str | None = None
+    #: The PEM file with the authorities whose client certificates are accepted. None: none are asked for.
+    tls_client_ca: str | None = None
     #: The file with the schemes by which callers authenticate, and with access rules. Needs `errands[auth]`.
     auth: str | None = None
     #: API keys for the header `X-API-Key`, each after the name of its owner: `alice=KEY,bob=sha256:HASH`.

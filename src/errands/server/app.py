@@ -36,7 +36,7 @@ from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
 from errands.server import configuration
 from errands.server.asgi import callable_host
-from errands.server.auth import Authentication, AuthScheme
+from errands.server.auth import Authentication, AuthScheme, MutualTLSAuth
 from errands.server.auth_file import auth_of, load_auth
 from errands.server.authorization import AccessRule, Authorization
 from errands.server.cards import CardPublisher
@@ -404,6 +404,12 @@ class A2AServer:
     def asks_who_calls(self) -> bool:
         """True if `auth` or any middleware checks requests; without one, everyone may use the agent."""
         return self._authorization is not None or bool(self._middlewares)
+
+    @property
+    def checks_certificates(self) -> bool:
+        """True if `auth` decides about connections without a client certificate."""
+        schemes = () if self._authorization is None else self._authorization.authentication.schemes
+        return any(isinstance(scheme, MutualTLSAuth) for scheme in schemes)
 
     @property
     def grpc_port(self) -> int | None:

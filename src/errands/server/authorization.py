@@ -108,6 +108,8 @@ class Authorization:
         if skill in self._skills:
             self._check_skill(self._skills[skill], caller)
         granted = await self._apply_rules(operation, request, caller, skill) if self._rules else set()
+        if scope.tenant != caller.tenant:
+            granted.discard("tenant")  # the request names a tenant, and the caller has none
         tenant = request.tenant or ""
         if caller.tenant and tenant not in ("", caller.tenant):
             if "agent" not in granted:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_TOKEN = 16_000
-#: Bytes of a JWKS, a discovery document or an answer to an introspection.
-_MAX_DOCUMENT = 512 * 1024
 #: Seconds that a request to an issuer may take.
 _TIMEOUT = 10.0
 #: Seconds for which keys are used when the issuer cannot be reached.
@@ -47,12 +45,15 @@ class BearerAuth(AuthScheme):
     """
 
     challenge = "Bearer"
+    #: Bytes of the largest answer of an issuer.
+    most_bytes = 512 * 1024
 
     def __init__(
         self,
         name: str,
         *,
         scopes: Iterable[str],
+        token_url: str | None,
         owner: str,
         tenant: str | None,
         scope_claim: str | None,
@@ -64,6 +65,7 @@ class BearerAuth(AuthScheme):
         self._tenant = tenant
         self._scope_claims = (scope_claim,) if scope_claim else ("scope", "scp")
         self.prefix = prefix
+        self._token_url = token_url
         self.passes_token = pass_token
         self._client: httpx.AsyncClient | None = None
 
@@ -103,12 +105,18 @@ class BearerAuth(AuthScheme):
             raise RefusedCredentialsError(f"The token has no claim {name} that names its holder")
         return value
 
+    def on_card(self) -> dict[str, Any]:
+        if self._token_url is None:
+            return {"type": "http", "scheme": "bearer"}
+        flow = {"tokenUrl": self._token_url, "scopes": dict.fromkeys(self.scopes, "")}
+        return {"type": "oauth2", "flows": {"clientCredentials": flow}}
+
     # Asking the issuer
 
     def open(self, outbound: Outbound) -> None:
         if self._client is not None:
             raise ConfigurationError(f"{self!r} belongs to another server that runs; make one for each server")
-        self._client = outbound.client(max_bytes=_MAX_DOCUMENT, timeout=_TIMEOUT, follow_redirects=False)
+        self._client = outbound.client(max_bytes=self.most_bytes, timeout=_TIMEOUT, follow_redirects=False)
 
     async def close(self) -> None:
         if self._client is not None:
@@ -144,7 +152,7 @@ class JWTAuth(BearerAuth):
 
     `scopes` are needed by every caller. Keys are fetched again after `refresh_after` seconds, and at most every
     `retry_after` seconds when a token names an unknown one. `allow_http` is for development. With `pass_token`, workers
-    find the token in `ctx.request_context["auth_token"]`.
+    find the token in `ctx.request_context["auth_token"]`. With `token_url`, the card says where clients get tokens.
     """
 
     def __init__(
@@ -161,6 +169,7 @@ class JWTAuth(BearerAuth):
         tenant: str | None = None,
         scope_claim: str | None = None,
         prefix: str | None = None,
+        token_url: str | None = None,
         refresh_after: float = 300.0,
         retry_after: float = 10.0,
         allow_http: bool = False,
@@ -170,6 +179,7 @@ class JWTAuth(BearerAuth):
         super().__init__(
             name,
             scopes=scopes,
+            token_url=token_url,
             owner=owner,
             tenant=tenant,
             scope_claim=scope_claim,
@@ -247,7 +257,8 @@ class JWTAuth(BearerAuth):
         await super().close()
 
     def on_card(self) -> dict[str, Any]:
-        return {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
+        scheme = super().on_card()
+        return scheme if scheme["type"] == "oauth2" else {**scheme, "bearerFormat": "JWT"}
 
 
 class OIDCAuth(JWTAuth):
@@ -257,9 +268,9 @@ class OIDCAuth(JWTAuth):
     """
 
     def __init__(self, *, issuer: str, audience: str | list[str], name: str = "oidc", **options: Any) -> None:
-        for unwanted in ("jwks_url", "keys"):
+        for unwanted in ("jwks_url", "keys", "token_url"):
             if unwanted in options:
-                raise ConfigurationError(f"OIDCAuth finds the keys by the issuer; omit {unwanted}, or use JWTAuth")
+                raise ConfigurationError(f"OIDCAuth asks the issuer for its addresses; omit {unwanted}, or use JWTAuth")
         check_url("issuer", issuer, allow_http=options.get("allow_http", False))
         super().__init__(issuer=issuer, audience=audience, name=name, **options)
         self._discovery = issuer.rstrip("/") + DISCOVERY_PATH
@@ -354,6 +365,7 @@ class IntrospectionAuth(BearerAuth):
     other arguments are those of `JWTAuth`.
     """
 
+    most_bytes = 64 * 1024
     #: Tokens whose answers are kept, of each kind: strangers with invented tokens do not displace valid ones.
     most_cached = 10_000
     #: Requests to the authorization server at the same time, and requests that wait for them.
@@ -373,6 +385,7 @@ class IntrospectionAuth(BearerAuth):
         tenant: str | None = None,
         scope_claim: str | None = None,
         prefix: str | None = None,
+        token_url: str | None = None,
         allow_http: bool = False,
         pass_token: bool = False,
         name: str = "oauth2_introspection",
@@ -380,6 +393,7 @@ class IntrospectionAuth(BearerAuth):
         super().__init__(
             name,
             scopes=scopes,
+            token_url=token_url,
             owner=owner,
             tenant=tenant,
             scope_claim=scope_claim,
@@ -455,9 +469,6 @@ class IntrospectionAuth(BearerAuth):
                 one.cancel()
             await asyncio.wait(asking)
         await super().close()
-
-    def on_card(self) -> dict[str, Any]:
-        return {"type": "http", "scheme": "bearer"}
 
 
 def _keep(cache: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> None:
