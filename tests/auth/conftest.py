@@ -14,7 +14,14 @@ def loop_for_grpc(one_loop: None) -> None:
     """See `one_loop`."""
 
 
-@pytest.fixture
-def idp() -> Iterator[Provider]:
+@pytest.fixture(scope="session")
+def only_idp() -> Iterator[Provider]:
     with provider() as served:
         yield served
+
+
+@pytest.fixture
+def idp(only_idp: Provider) -> Provider:
+    """An OpenID provider, as new."""
+    only_idp.reset()
+    return only_idp

@@ -60,12 +60,7 @@ class Provider(Keys):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: Counter[str] = Counter()
-        self.revoked: set[str] = set()
-        #: Answers of this status instead of the usual ones.
-        self.status = 200
-        #: Fields that replace those of the discovery document.
-        self.discovery: dict[str, Any] = {}
+        self.reset()
         self.app = Starlette(
             routes=[
                 Route("/.well-known/openid-configuration", self._discovery),
@@ -74,6 +69,16 @@ class Provider(Keys):
                 Route("/introspect", self._introspect, methods=["POST"]),
             ]
         )
+
+    def reset(self) -> None:
+        """Forget everything that a test did."""
+        self.rotate()
+        self.asked: Counter[str] = Counter()
+        self.revoked: set[str] = set()
+        #: Answers of this status instead of the usual ones.
+        self.status = 200
+        #: Fields that replace those of the discovery document.
+        self.discovery: dict[str, Any] = {}
 
     def token(self, sub: str = "alice", **claims: Any) -> str:
         return super().token(sub, **{"iss": self.url, **claims})

@@ -74,6 +74,20 @@ async def test_a_key_is_taken_from_where_the_card_says(options: dict[str, Any], 
         assert await scheme.authenticate(asked()) is None
 
 
+@pytest.mark.parametrize("options", [{"query": "key"}, {"cookie": "key"}])
+async def test_a_key_in_the_address_or_a_cookie_is_not_taken_for_a_parameter(options: dict[str, Any]) -> None:
+    server = serve(Whoami(), auth=[ApiKeyAuth({"k1": "alice"}, **options)])
+    message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+    async with server, http_client(server) as http:
+        for path in ("/tasks", "/v1/tasks", "/tasks/unknown"):
+            query = "?key=k1" if "query" in options else ""
+            cookie = {"Cookie": "key=k1"} if "cookie" in options else {}
+            assert (await http.get(path + query, headers=cookie)).status_code in (200, 404), path
+        sent = await http.post(f"/message:send{query}", json={"message": message}, headers=cookie)
+        assert sent.json()["task"]["artifacts"][0]["parts"][0]["text"] == "/alice"
+        assert (await http.get("/tasks?key=k2", headers={"Cookie": "key=k2"})).status_code == 401
+
+
 async def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[bytes] = []
     real = hmac.compare_digest

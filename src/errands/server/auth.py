@@ -28,7 +28,7 @@ from typing import Any, Literal
 import msgspec
 from starlette.requests import Request
 
-from errands.errors import AuthenticationRequiredError, ConfigurationError, PermissionDeniedError
+from errands.errors import AuthenticationRequiredError, ConfigurationError, PermissionDeniedError, UnavailableError
 from errands.model.card_config import AgentCardConfig
 from errands.outbound import Outbound
 from errands.runtime.middleware import (
@@ -310,19 +310,29 @@ class Authentication(A2AMiddleware):
             envelope.context["auth_token"] = bearer_token(request)
 
     async def authenticated(self, request: Request) -> Caller:
-        """Return the caller. Raises `AuthenticationRequiredError` and `PermissionDeniedError`."""
+        """Return the caller.
+
+        Raises `AuthenticationRequiredError`, `PermissionDeniedError`, and `UnavailableError` if a scheme that may know
+        the caller cannot be asked now.
+        """
         problems: dict[str, str] = {}
+        unavailable: UnavailableError | None = None
         for scheme in self.schemes:
             try:
                 caller = await scheme.authenticate(request)
             except RefusedCredentialsError as error:
                 problems[scheme.name] = str(error)
                 continue
+            except UnavailableError as error:
+                unavailable = error
+                continue
             if caller is None:
                 continue
             if missing := [scope for scope in scheme.scopes if scope not in caller.scopes]:
                 raise self.lacks_scopes(scheme.name, missing)
             return caller
+        if unavailable is not None:
+            raise unavailable
         for name, problem in problems.items():
             logger.info("a request to %s was refused by %s: %s", request.scope["path"], name, problem)
         raise AuthenticationRequiredError(

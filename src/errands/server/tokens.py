@@ -217,6 +217,9 @@ class JWTAuth(BearerAuth):
     async def claims_of(self, token: str) -> Mapping[str, Any]:
         if token.count(".") != 2:
             raise RefusedCredentialsError("The token is not valid")
+        if self._jose.issuer_of(token) != self._issuer:
+            # Tokens of others do not have the keys of this issuer fetched.
+            raise RefusedCredentialsError("The token has no valid claim iss")
         try:
             if self._keys is None:
                 assert self._static is not None
