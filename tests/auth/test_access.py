@@ -14,6 +14,7 @@ from errands import A2AServer, AccessRule, ApiKeyAuth, Caller, TaskContext, Work
 from errands.engines.memory import MemoryEngine
 from errands.errors import ConfigurationError
 from errands.testing import http_client, serve
+from tests.grpc_binding.serving import over_grpc, refusal, send
 from tests.unit.reviews.support import Reviewed
 
 pytestmark = pytest.mark.anyio
@@ -109,6 +110,16 @@ async def test_a_service_account_acts_for_users() -> None:
         assert (await agent.post("service", f"/tasks/{task_id}:cancel")).status_code == 404
 
 
+async def test_grpc_names_the_owner_in_its_metadata() -> None:
+    server = serve(Asks(), auth=[ApiKeyAuth(KEYS)], access_rules=RULES, grpc_port=0)
+    async with over_grpc(server) as served:
+        acting = (("x-api-key", "service"), ("errands-owner", "alice"))
+        task = (await served.v1_0.SendMessage(send(), metadata=acting)).task
+        assert task.status.message.parts[0].text == "acme/alice"
+        denied = served.v1_0.SendMessage(send(), metadata=(("x-api-key", "b"), ("errands-owner", "alice")))
+        assert (await refusal(denied)).code == "PERMISSION_DENIED"
+
+
 async def test_a_caller_without_a_tenant_does_not_reach_into_one_by_naming_it() -> None:
     keys = {"a": Caller(owner="alice", tenant="acme"), "s": Caller(owner="sam")}
     rule = AccessRule(when="caller.owner == 'sam'", grant="write")
@@ -183,6 +194,11 @@ async def test_a_rule_looks_at_large_messages_without_holding_up_others() -> Non
 def test_a_rule_that_makes_no_sense_is_told_when_the_server_is_made(rule: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         serve(Asks(), auth=[ApiKeyAuth(KEYS)], access_rules=[AccessRule(**rule)])
+
+
+def test_what_is_not_a_rule_is_told() -> None:
+    with pytest.raises(ConfigurationError, match="AccessRule objects, not of dict"):
+        serve(Asks(), auth=[ApiKeyAuth(KEYS)], access_rules=[{"when": "true"}])
 
 
 def test_rules_need_callers() -> None:

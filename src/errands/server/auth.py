@@ -334,7 +334,8 @@ class Authentication(A2AMiddleware):
         if unavailable is not None:
             raise unavailable
         for name, problem in problems.items():
-            logger.info("a request to %s was refused by %s: %s", request.scope["path"], name, problem)
+            # Not at a higher level: strangers could fill the log.
+            logger.debug("a request to %r was refused by %s: %s", request.scope["path"], name, problem)
         raise AuthenticationRequiredError(
             next(iter(problems.values()), None),
             challenges=[

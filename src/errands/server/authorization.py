@@ -185,9 +185,9 @@ class Authorization:
 
 
 def _compiled(position: int, rule: AccessRule) -> Program:
-    name = rule.name or f"number {position + 1}"
     if not isinstance(rule, AccessRule):
         raise ConfigurationError(f"access_rules must be a list of AccessRule objects, not of {type(rule).__name__}")
+    name = rule.name or f"number {position + 1}"
     if (rule.deny is None) == (rule.grant is None):
         raise ConfigurationError(f"the access rule {name} needs either deny or grant")
     if rule.grant not in (None, "read", "write") or rule.reach not in ("tenant", "agent"):
