@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from errands.runtime.hooks import LifecycleHooks
     from errands.runtime.leases import ActiveTask as ActiveTask
     from errands.runtime.middleware import A2AMiddleware, ApiKeyMiddleware, BearerTokenMiddleware, RequestEnvelope
+    from errands.runtime.middleware import Caller as Caller
     from errands.runtime.middleware import head_only as head_only
     from errands.runtime.settings import Settings
     from errands.runtime.settings import get_settings as get_settings
@@ -72,6 +73,13 @@ if TYPE_CHECKING:
     from errands.sdk import User as User
     from errands.sdk import UUIDGenerator as UUIDGenerator
     from errands.server.app import A2AServer
+    from errands.server.auth import ApiKeyAuth as ApiKeyAuth
+    from errands.server.auth import CallableAuth as CallableAuth
+    from errands.server.auth import MutualTLSAuth as MutualTLSAuth
+    from errands.server.authorization import AccessRule as AccessRule
+    from errands.server.tokens import IntrospectionAuth as IntrospectionAuth
+    from errands.server.tokens import JWTAuth as JWTAuth
+    from errands.server.tokens import OIDCAuth as OIDCAuth
     from errands.wire.card_signing import SigningKey as SigningKey
     from errands.wire.card_signing import TrustedKeys as TrustedKeys
 
@@ -129,7 +137,7 @@ _NAMES = {
     "runtime.functions": "agent",
     "runtime.hooks": "LifecycleHooks",
     "runtime.leases": "ActiveTask",
-    "runtime.middleware": "A2AMiddleware ApiKeyMiddleware BearerTokenMiddleware RequestEnvelope head_only",
+    "runtime.middleware": "A2AMiddleware ApiKeyMiddleware BearerTokenMiddleware Caller RequestEnvelope head_only",
     "runtime.settings": "Settings get_settings",
     "runtime.task_manager": "TaskManager",
     "runtime.worker": "FileInfo HistoryMessage PreviousArtifact Worker",
@@ -138,6 +146,9 @@ _NAMES = {
         ServerCallContext SimpleRequestContextBuilder TaskUpdater User UUIDGenerator
     """,
     "server.app": "A2AServer",
+    "server.auth": "ApiKeyAuth CallableAuth MutualTLSAuth",
+    "server.authorization": "AccessRule",
+    "server.tokens": "IntrospectionAuth JWTAuth OIDCAuth",
     "wire.card_signing": "SigningKey TrustedKeys",
 }
 _MODULES = {name: f"errands.{module}" for module, names in _NAMES.items() for name in names.split()}

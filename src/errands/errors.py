@@ -42,6 +42,7 @@ The tables from a reason to the codes of JSON-RPC, HTTP and gRPC are in `errands
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -163,12 +164,21 @@ class ContextMismatchError(InvalidParamsError):
 
 
 class AuthenticationRequiredError(A2AError, reason="UNAUTHENTICATED", message="Authentication required"):
-    """No valid credentials; `scheme` and `realm` go into `WWW-Authenticate`."""
+    """No valid credentials; `scheme` and `realm`, or `challenges` of several schemes, go into `WWW-Authenticate`."""
 
-    def __init__(self, message: str | None = None, *, scheme: str = "Bearer", realm: str = "a2a") -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        scheme: str = "Bearer",
+        realm: str = "a2a",
+        challenges: Sequence[str] = (),
+        **metadata: Any,
+    ) -> None:
+        super().__init__(message, **metadata)
         self.scheme = scheme
         self.realm = realm
+        self.challenges = challenges or (f'{scheme} realm="{realm}"',)
         #: In the client: what the agent's card asks for, and the kinds of credentials that were sent.
         self.wanted = ""
         self.tried = ""
@@ -176,6 +186,9 @@ class AuthenticationRequiredError(A2AError, reason="UNAUTHENTICATED", message="A
 
 class PermissionDeniedError(A2AError, reason="PERMISSION_DENIED", message="Permission denied"):
     """The caller is authenticated but not allowed to do this."""
+
+    #: What goes into `WWW-Authenticate`, if other credentials would help.
+    challenges: Sequence[str] = ()
 
 
 class UnavailableError(

@@ -27,6 +27,11 @@ class Operation(NamedTuple):
     #: Whether sending the same request again changes nothing.
     idempotent: bool = True
 
+    @property
+    def reads(self) -> bool:
+        """Whether it only shows what is there."""
+        return self.http_method == "GET" or self.name == "SubscribeToTask"
+
 
 _CONFIGS = "/tasks/{task_id}/pushNotificationConfigs"
 _CONFIG = "/tasks/{task_id}/pushNotificationConfigs/{id}"

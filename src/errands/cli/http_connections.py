@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import ssl
 from collections import deque
 from functools import cache, lru_cache
 from http import HTTPStatus
@@ -242,7 +243,13 @@ def _take_whole_body(receive: Receive) -> bytes | None:
     return cycle.take_body()
 
 
-_EXTENSIONS = {WHOLE_BODY: _take_whole_body, WHOLE_RESPONSE: _send_whole_response}
+_EXTENSIONS: dict[str, object] = {WHOLE_BODY: _take_whole_body, WHOLE_RESPONSE: _send_whole_response}
+
+
+def _client_certificate(connection: ssl.SSLObject) -> dict[str, object]:
+    """Return the certificate of the client, which was verified, as the `tls` extension of ASGI has it."""
+    certificate = connection.getpeercert(binary_form=True)
+    return {"client_cert_chain": [ssl.DER_cert_to_PEM_cert(certificate)] if certificate else []}
 
 
 class HttpConnection(asyncio.Protocol):
@@ -318,15 +325,16 @@ class HttpConnection(asyncio.Protocol):
         connections = self._server_state.connections
         connections.add(self)  # type: ignore[arg-type]  # uvicorn names its own protocols there
         server, client = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        secured = transport.get_extra_info("ssl_object")
         #: What the scopes of all requests have in common.
         self._scope: Scope = {
             "type": "http",
             "asgi": _ASGI,
             "server": server[:2] if isinstance(server, tuple) else (server, None),
             "client": client[:2] if isinstance(client, tuple) else None,
-            "scheme": "https" if transport.get_extra_info("sslcontext") else "http",
+            "scheme": "http" if secured is None else "https",
             "root_path": self._root_path,
-            "extensions": _EXTENSIONS,
+            "extensions": _EXTENSIONS if secured is None else {**_EXTENSIONS, "tls": _client_certificate(secured)},
         }
         most = max_connections()
         if most is None or len(connections) <= most or self._close_idle_connection():

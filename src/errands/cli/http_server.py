@@ -14,6 +14,7 @@ import math
 import multiprocessing
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,6 +69,7 @@ class AgentServer(uvicorn.Server):
         with reporting():
             self.agent = self._load()
             self.config.app = self.agent.app
+            use_tls(self.config, self.agent)
             if sockets:
                 host, port, *_ = sockets[0].getsockname()
                 self.agent.listen_at(host, port)
@@ -143,6 +145,27 @@ class ManifestReload(StatReload):
         for folder in self.config.reload_dirs:
             for pattern in ("*.yaml", "*.yml", "*.json"):
                 yield from folder.rglob(pattern)
+
+
+def use_tls(config: uvicorn.Config, agent: A2AServer) -> None:
+    """Serve https if the agent's settings name a certificate. Raises `CommandError`."""
+    settings = agent.settings
+    if settings.tls_certificate is None:
+        return
+    config.ssl_certfile, config.ssl_keyfile = settings.tls_certificate, settings.tls_key
+    if settings.tls_client_ca is not None:
+        config.ssl_ca_certs = settings.tls_client_ca
+        # Where certificates are one of several ways to authenticate, the other ways must be possible.
+        config.ssl_cert_reqs = ssl.CERT_OPTIONAL if agent.checks_certificates else ssl.CERT_REQUIRED
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key)
+        if settings.tls_client_ca is not None:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(settings.tls_client_ca)
+    except OSError as error:
+        raise CommandError(
+            f"the files for TLS cannot be used ({error.strerror or error}); check --tls-certificate, --tls-key and "
+            "--tls-client-ca: they are PEM, and the key belongs to the certificate"
+        ) from None
 
 
 def configure_logging(level: LogLevel | None) -> None:

@@ -63,6 +63,19 @@ PolicyFile = Annotated[
         show_default="ERRANDS_POLICY",
     ),
 ]
+AuthFile = Annotated[
+    str | None,
+    Option(
+        metavar="FILE",
+        help="Authenticate callers by the schemes in this file, instead of TARGET's. Needs the extra auth.",
+        show_default="ERRANDS_AUTH",
+    ),
+]
+TlsFile = Annotated[str | None, Option(metavar="FILE", help="The certificate of the server: serve https. PEM.")]
+TlsKey = Annotated[str | None, Option(metavar="FILE", help="The key of the certificate, if it is in another file.")]
+TlsClientCa = Annotated[
+    str | None, Option(metavar="FILE", help="Accept client certificates of the authorities in this file.")
+]
 Model = Annotated[
     str | None,
     Option(
@@ -86,6 +99,10 @@ def serve(
     role: Role = None,
     workers: Annotated[int, Option(min=1, help="The number of processes that share the port and the work.")] = 1,
     policy: PolicyFile = None,
+    auth: AuthFile = None,
+    tls_certificate: TlsFile = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
     agent: Annotated[str | None, Option(metavar="NAME", help="The agent of the manifests to serve.")] = None,
     model: Model = None,
     tool_settings: ToolSettings = None,
@@ -128,9 +145,10 @@ def serve(
         reload_dirs=[str(parsed.folder)] if reload else None,
     )
     bound_host, bound_port, *_ = listener.getsockname()
-    greet = functools.partial(_greet, f"http://{host_port(callable_host(bound_host), bound_port)}")
+    greet = functools.partial(_greet, host_port(callable_host(bound_host), bound_port))
     manifest = ManifestOptions(agent, model, tool_settings)
-    load = LoadServer(target, storage, manifest, policy, role, host, grpc_port, log_level)
+    tls = {"tls_certificate": tls_certificate, "tls_key": tls_key, "tls_client_ca": tls_client_ca}
+    load = LoadServer(target, storage, manifest, policy, auth, tls, role, host, grpc_port, log_level)
     if workers > 1:
         with shared_port(host, grpc_port) as bound_grpc_port:
             load = replace(load, grpc_port=bound_grpc_port, shares_port=True)
@@ -152,6 +170,8 @@ class LoadServer:
     storage: str | None
     manifest: ManifestOptions
     policy: str | None
+    auth: str | None
+    tls: dict[str, str | None]
     role: ServerRole | None
     host: str
     grpc_port: int | None
@@ -161,11 +181,13 @@ class LoadServer:
     def __call__(self) -> A2AServer:
         configure_logging(self.log_level)
         server = load_server(self.target, self.storage, self.manifest)
-        server.use_settings(role=self.role, log_level=self.log_level)
+        server.use_settings(role=self.role, log_level=self.log_level, **self.tls)
         if self.grpc_port is not None:
             server.use_settings(grpc_host=self.host, grpc_port=self.grpc_port)
         if self.policy is not None:
             server.use_policy(self.policy)
+        if self.auth is not None:
+            server.use_auth(self.auth)
         if self.shares_port:
             server.share()
         return server
@@ -186,8 +208,9 @@ def _run_worker(
     AgentServer(config, load, on_ready, one_of_many=True).run([listener])
 
 
-def _greet(url: str, server: A2AServer) -> None:
+def _greet(address: str, server: A2AServer) -> None:
     """Print where the agent is served, on what store, and how to try it."""
+    url = f"{'http' if server.settings.tls_certificate is None else 'https'}://{address}"
     takes_requests = server.settings.role is not ServerRole.WORKER
     facts = [("agent", clean(f"{server.agent_card.name} {server.agent_card.version}"))]
     if server.settings.role is not ServerRole.ALL:
@@ -198,7 +221,7 @@ def _greet(url: str, server: A2AServer) -> None:
     facts.append(("storage", server.storage + lasts))
     facts += [(name, one_line(value, 200)) for name, value in server.facts.items()]
     if takes_requests and not server.listens_locally and not server.asks_who_calls:
-        who = "everyone who can reach this address may use the agent and see all tasks: there is no middleware"
+        who = "everyone who can reach this address may use the agent and see all tasks: there is no --auth"
         facts.append(("access", who))
     if server.grpc_port is not None:
         facts.append(("grpc", host_port(callable_host(server.settings.grpc_host), server.grpc_port)))

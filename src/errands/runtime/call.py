@@ -50,6 +50,8 @@ class CallContext(msgspec.Struct):
     answers_by_context: bool = False
     #: The caller's e-mail address, if middleware knows it. Reviews may name users by it.
     email: str = ""
+    #: The caller's own name, if it may use tasks of other owners and the scope is that of another; else None.
+    acting: str | None = None
     #: See `RequestOptions`; set by delegation and by no binding.
     parent: str = ""
     depth: int = 0

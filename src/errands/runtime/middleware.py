@@ -1,4 +1,4 @@
-"""Middleware between a request and the task manager.
+"""Middleware between a request and the task manager, and the caller whom it finds.
 
 Of the envelope, only `params` and the owner are stored. A secret that middleware moves into `context` reaches the
 worker as `ctx.request_context` and nothing else.
@@ -8,15 +8,32 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
 from starlette.requests import Request
 
 from errands.errors import AuthenticationRequiredError, ConfigurationError
 from errands.model.core import Message, Task
 from errands.model.requests import SendMessageRequest
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """An authenticated caller: who it is, and what its credentials say about it. It never has the credentials."""
+
+    #: Tasks belong to their owner.
+    owner: str
+    #: The only tenant that the caller may use; "" leaves the choice to each request.
+    tenant: str = ""
+    #: The e-mail address, if it is verified.
+    email: str = ""
+    scopes: frozenset[str] = frozenset()
+    #: The claims of a token.
+    claims: dict[str, Any] = {}
+    #: The name of the scheme that knows the caller, as on the agent card.
+    scheme: str = ""
 
 
 @dataclass
@@ -33,6 +50,8 @@ class RequestEnvelope:
     #: The caller's e-mail address, if it is verified: reviews may name users by it, and policies see it as
     #: `context.user.email`. It is stored with the tasks that the caller creates.
     email: str = ""
+    #: Who was authenticated by `A2AServer(auth=...)`; None without it.
+    caller: Caller | None = None
 
 
 BeforeDispatch = TypeVar("BeforeDispatch", bound=Callable[..., Awaitable[None]])
@@ -86,15 +105,14 @@ class BearerTokenMiddleware(A2AMiddleware):
     async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
         if _path_of(request) in self._exclude_paths:
             return
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        claims = await self._verify(token.strip()) if scheme.lower() == "bearer" and token.strip() else None
+        token = bearer_token(request)
+        claims = await self._verify(token) if token else None
         if claims is None:
             raise AuthenticationRequiredError(scheme="Bearer", realm=self._realm)
         envelope.context["auth_claims"] = claims
-        envelope.context["auth_token"] = token.strip()
-        envelope.owner = str(claims.get("sub") or digest_of(token.strip()))
-        if claims.get("email") and claims.get("email_verified") in (True, "true"):
-            envelope.email = str(claims["email"])
+        envelope.context["auth_token"] = token
+        envelope.owner = str(claims.get("sub") or digest_of(token))
+        envelope.email = verified_email(claims)
 
 
 class ApiKeyMiddleware(A2AMiddleware):
@@ -106,7 +124,7 @@ class ApiKeyMiddleware(A2AMiddleware):
         if isinstance(valid_keys, str) or not all(valid_keys := list(valid_keys)):
             # Each letter of a string would be a key, and an empty key would admit everyone.
             raise ConfigurationError("valid_keys must be a list of keys that are not empty")
-        self._valid_keys = [key.encode() for key in valid_keys]
+        self._owners = ApiKeys({hash_of(key): digest_of(key) for key in valid_keys})
         self._header = header
         self._exclude_paths = exclude_paths or set()
 
@@ -115,12 +133,46 @@ class ApiKeyMiddleware(A2AMiddleware):
         if _path_of(request) in self._exclude_paths:
             return
         key = request.headers.get(self._header, "")
-        # Every key is compared in constant time, so that the time of the response reveals nothing about them.
-        matches = [hmac.compare_digest(key.encode(), valid) for valid in self._valid_keys]
-        if not any(matches):
+        owner = self._owners.find(key)
+        if owner is None:
             raise AuthenticationRequiredError(scheme="ApiKey")
         envelope.context["api_key"] = key
-        envelope.owner = digest_of(key)
+        envelope.owner = owner
+
+
+Holder = TypeVar("Holder")
+
+
+class ApiKeys(dict[bytes, Holder]):
+    """The holders of keys, by the hash of each key (`hash_of`)."""
+
+    def find(self, key: str) -> Holder | None:
+        """Return the holder of a key, None if there is none.
+
+        Every hash is compared in constant time, so that the time of the response reveals nothing about the keys.
+        """
+        given, found = hash_of(key), None
+        for known, holder in self.items():
+            if hmac.compare_digest(given, known):
+                found = holder
+        return found
+
+
+def hash_of(key: str) -> bytes:
+    """Return the hash of a key. Keys are random, so a fast hash is as safe as a slow one."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def bearer_token(request: Request) -> str:
+    """Return the bearer token of a request, "" if it has none."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def verified_email(claims: Mapping[str, Any]) -> str:
+    """Return the e-mail address in the claims of a token if its issuer has verified it, else ""."""
+    verified = claims.get("email_verified") in (True, "true")
+    return str(claims["email"]) if verified and claims.get("email") else ""
 
 
 def _path_of(request: Request) -> str:
@@ -131,4 +183,9 @@ def _path_of(request: Request) -> str:
 
 def digest_of(secret: str) -> str:
     """Return a name for the holder of a secret that does not reveal the secret."""
-    return "key-" + hashlib.sha256(secret.encode()).hexdigest()[:32]
+    return name_of(hash_of(secret))
+
+
+def name_of(hashed: bytes) -> str:
+    """Return the same for a secret of which only the hash is known."""
+    return f"key-{hashed.hex()[:32]}"

@@ -17,7 +17,7 @@ from errands.model.base import fields_of
 
 ENV_PREFIX = "ERRANDS_"
 #: Settings whose values are never shown.
-SECRET = frozenset({"model_api_key"})
+SECRET = frozenset({"model_api_key", "auth_api_keys"})
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 #: The value of `public_grpc` that leaves gRPC off the card.
 NOT_ON_CARD = "off"
@@ -143,6 +143,23 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Where readers of the card find the public keys, if signatures should say it. `/.well-known/jwks.json` is served.
     card_signing_jku: str | None = None
 
+    # Authentication
+
+    #: The PEM file with the certificate of the server, for `errands serve` and gRPC. None: without TLS.
+    tls_certificate: str | None = None
+    #: The PEM file with its key, if it is another one.
+    tls_key: str | None = None
+    #: The PEM file with the authorities whose client certificates are accepted. None: none are asked for.
+    tls_client_ca: str | None = None
+    #: The file with the schemes by which callers authenticate, and with access rules. Needs `errands[auth]`.
+    auth: str | None = None
+    #: API keys for the header `X-API-Key`, each after the name of its owner: `alice=KEY,bob=sha256:HASH`.
+    auth_api_keys: str | None = None
+    #: The OpenID provider whose tokens are accepted. Needs `auth_audience`, and `errands[auth]`.
+    auth_issuer: str | None = None
+    #: The audience that these tokens must have.
+    auth_audience: str | None = None
+
     # Policy and agents from manifests
 
     #: The file of the policy for every task. Needs `errands[agents]`.
@@ -157,8 +174,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model_timeout: Interval = 300.0
     #: Bytes of the largest answer of a model.
     model_max_bytes: Amount = 5 * 1024 * 1024
-    #: Where tools and agents of manifests may connect to apart from public addresses: addresses, networks and host
-    #: names, separated by commas.
+    #: Where tools and agents of manifests, and authentication, may connect to apart from public addresses: addresses,
+    #: networks and host names, separated by commas.
     outbound_allow: str | None = None
     #: Seconds a request of a tool may take.
     tool_timeout: Interval = 30.0
@@ -195,7 +212,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             try:
                 values[field.name] = msgspec.convert("null" if is_none else text, field.type, strict=False)
             except msgspec.ValidationError:
-                shown = "null" if is_none else text
+                shown = "null" if is_none else "…" if field.name in SECRET else text
                 raise ConfigurationError(f"invalid {variable}={shown!r}: expected {_expected(field.type)}") from None
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)

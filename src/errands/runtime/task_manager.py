@@ -47,6 +47,13 @@ class TaskManager:
         self._submitter = Submitter(pool, agent, input_modes=input_modes, settings=settings, identifiers=identifiers)
         self._streams = Streams(self._engine, settings.keep_alive)
 
+    async def scope_of(self, task_id: str) -> log.Scope | None:
+        """Return the scope of a task of any owner, None if there is no such task: for callers who may see all."""
+        try:
+            return (await self._engine.load(task_id, None)).scope
+        except errors.TaskNotFoundError:
+            return None
+
     # SendMessage, SendStreamingMessage
 
     def send_message(

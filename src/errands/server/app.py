@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from errands.errors import ConfigurationError, StorageError
 from errands.interop import BuilderLike, CardLike, ExecutorLike
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
+from errands.outbound import Outbound
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy, Policy, compile_policy
 from errands.policy.oversight import AgentOversight, build_oversight, check_functions
@@ -34,6 +36,9 @@ from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
 from errands.server import configuration
 from errands.server.asgi import callable_host
+from errands.server.auth import Authentication, AuthScheme, MutualTLSAuth
+from errands.server.auth_file import auth_of, load_auth
+from errands.server.authorization import AccessRule, Authorization
 from errands.server.cards import CardPublisher
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
 from errands.server.http import A2AApp
@@ -57,13 +62,15 @@ class A2AServer:
 
     The agent is a `worker` or an `executor`; its card may come with it. `app` is the ASGI application. `storage` is
     `memory`, a URL such as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`.
-    `inner` are agents to which it delegates and that clients cannot reach. `signing` are the keys that sign the card.
-    Settings come from `settings`, or else from
+    `auth` is a list of schemes by which callers authenticate, or a file with them. `inner` are agents to which it
+    delegates and that clients cannot reach. `signing` are the keys that sign the card. Settings come from `settings`, or
+    else from
     `ERRANDS_*` environment variables; every setting is also a keyword argument, which wins over both. Raises
     `ConfigurationError` for wrong arguments.
     """
 
     _policy: CompiledPolicy | None = None
+    _authorization: Authorization | None = None
     _run: asyncio.Task[None] | None = None
     _app: A2AApp | None = None
     _grpc: GrpcServer | None = None
@@ -82,6 +89,8 @@ class A2AServer:
         hooks: LifecycleHooks | None = None,
         dependencies: dict[Any, Any] | None = None,
         policy: str | Path | Policy | None = None,
+        auth: Sequence[AuthScheme] | str | Path | None = None,
+        access_rules: Sequence[AccessRule] = (),
         extended_card_provider: ExtendedCardProvider | None = None,
         inner: InnerAgents | None = None,
         signing: Sequence[SigningKey] | None = None,
@@ -105,7 +114,10 @@ class A2AServer:
             [version for text in self.settings.protocol_versions.split(",") if (version := text.strip())]
         )
         versions = self._routes.versions
-        self.agent_card = configuration.check_card(card, versions, has_extended=extended_card_provider is not None)
+        # A copy: `use_auth` writes into it.
+        self.agent_card = copy.copy(
+            configuration.check_card(card, versions, has_extended=extended_card_provider is not None)
+        )
         signer = configuration.make_signer(signing, self.settings)
         self.cards = CardPublisher(self.agent_card, self.settings, time.time(), versions=versions, signer=signer)
         self._engine = configuration.check_storage(storage, self.settings)
@@ -116,6 +128,12 @@ class A2AServer:
         self._extended_card_provider = extended_card_provider
         if policy is not None or self.settings.policy is not None:
             self.use_policy(policy or self.settings.policy or "")
+        if auth is None and (found := auth_of(self.settings)) is not None:
+            auth, access_rules = found.schemes, [*found.rules, *access_rules]
+        if auth is not None:
+            self.use_auth(auth, access_rules)
+        elif access_rules:
+            raise ConfigurationError("access_rules need auth=[...]: without it, callers are not known")
         #: What `errands serve` prints about the agent.
         self.facts: dict[str, str] = {}
         #: Where HTTP listens, if it is known (see `listen_at`).
@@ -148,8 +166,9 @@ class A2AServer:
         """
         from errands.agents.build import build  # noqa: PLC0415 - most servers have no manifests
 
-        # The agents are built with the same settings as the server. Storage and policy are arguments of their own.
-        names = [name for name in options if configuration.is_setting(name) and name not in ("storage", "policy")]
+        # The agents are built with the same settings as the server. Some are arguments of their own.
+        own = ("storage", "policy", "auth")
+        names = [name for name in options if configuration.is_setting(name) and name not in own]
         settings = configuration.make_settings(settings, {name: options.pop(name) for name in names})
         built = build(
             path,
@@ -184,6 +203,19 @@ class A2AServer:
         compiled = compile_policy(policy)
         check_functions(compiled, (self._worker, *self._inner.workers.values()))
         self._policy = compiled
+
+    def use_auth(self, auth: Sequence[AuthScheme] | str | Path, access_rules: Sequence[AccessRule] = ()) -> None:
+        """Authenticate callers with these schemes, or those of a file, and publish them. Call it before `start()`.
+
+        They replace the previous ones. Raises `ConfigurationError`.
+        """
+        if isinstance(auth, str | Path):
+            found = load_auth(auth)
+            auth, access_rules = found.schemes, [*found.rules, *access_rules]
+        authentication = Authentication(auth)
+        card = authentication.published(self.agent_card)
+        self._authorization = Authorization(authentication, access_rules, card)
+        self.agent_card.security_schemes, self.agent_card.security = card.security_schemes, card.security
 
     def use_storage(self, url: str) -> None:
         """Keep the tasks in another store. Call it before `start()`.
@@ -317,6 +349,9 @@ class A2AServer:
             stack.callback(engine.disconnect)
             self.large_work = LargeWork(settings.max_buffered_bytes)
             serves = settings.role is not ServerRole.WORKER
+            if self._authorization is not None and serves:
+                outbound = Outbound.from_setting(settings.outbound_allow)
+                await stack.enter_async_context(self._authorization.opened(outbound))
             self.dispatcher = (Dispatcher if serves else ClosedDispatcher)(
                 self.task_manager,
                 self.agent_card,
@@ -325,6 +360,7 @@ class A2AServer:
                 self.cards,
                 self._extended_card_provider,
                 max_parts=settings.max_message_parts,
+                authorization=self._authorization,
             )
             if settings.grpc_port is not None and serves:
                 stack.callback(setattr, self, "_grpc", None)
@@ -370,8 +406,14 @@ class A2AServer:
 
     @property
     def asks_who_calls(self) -> bool:
-        """True if any middleware checks requests; without one, everyone may use the agent."""
-        return bool(self._middlewares)
+        """True if `auth` or any middleware checks requests; without one, everyone may use the agent."""
+        return self._authorization is not None or bool(self._middlewares)
+
+    @property
+    def checks_certificates(self) -> bool:
+        """True if `auth` decides about connections without a client certificate."""
+        schemes = () if self._authorization is None else self._authorization.authentication.schemes
+        return any(isinstance(scheme, MutualTLSAuth) for scheme in schemes)
 
     @property
     def grpc_port(self) -> int | None:

@@ -192,8 +192,9 @@ class CardPublisher:
         """Return a card, the public one or another, with the addresses that this client can use, signed if possible."""
         base_url = base_url_of(exchange, self._settings)
         grpc_address = self.grpc_address
-        if grpc_address is not None and grpc_address.startswith(":"):
-            grpc_address = host_port(urlsplit(base_url).hostname or "localhost", int(grpc_address[1:]))
+        if grpc_address is not None and grpc_address.removeprefix("https://").startswith(":"):
+            scheme, _, port = grpc_address.rpartition(":")
+            grpc_address = scheme + host_port(urlsplit(base_url).hostname or "localhost", int(port))
         built = build_card(config, base_url, versions=self._versions, grpc_address=grpc_address)
         if self.signer is None or not self._may_sign(base_url):
             return built

@@ -1,4 +1,7 @@
-"""From a decoded request to its result, for every binding: version, extensions, capabilities, middleware, operation."""
+"""From a decoded request to its result, for every binding: version, extensions, capabilities, middleware, operation.
+
+Authentication is the first middleware; authorization comes after the last one.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from errands.runtime.call import CallContext
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
 from errands.runtime.task_manager import TaskManager
 from errands.server.asgi import IncomingRequest
+from errands.server.authorization import OWNER_HEADER, Authorization
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
 from errands.server.errors import client_error
 from errands.server.routing import Routes
@@ -28,6 +32,7 @@ from errands.wire.dialect import EXTENSION_HEADERS
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
 ExtendedCardProvider = Callable[..., Awaitable[CardLike]]
 
+_OWNER_HEADER = OWNER_HEADER.lower().encode()
 _EXTENSION_HEADERS = frozenset(name.lower().encode() for name in EXTENSION_HEADERS.values())
 
 
@@ -44,8 +49,13 @@ class Dispatcher:
         extended_card_provider: ExtendedCardProvider | None = None,
         *,
         max_parts: int,
+        authorization: Authorization | None = None,
     ) -> None:
         self.routes = routes
+        self._authorization = authorization
+        self._scope_of = tasks.scope_of
+        if authorization is not None:
+            middlewares = [authorization.authentication, *middlewares]
         self._cards = cards
         self._versions = {version.encode() for version in routes.versions}
         self._card = card
@@ -123,7 +133,13 @@ class Dispatcher:
         if envelope.params is not None and (self._body_middlewares or self._shows_results):
             # Middleware may have changed it and may do so later.
             request = validation.reread(envelope.params, MAX_DEPTH)
-        call = CallContext(Scope(tenant, owner, self._card.name), extensions, envelope.context, email=email)
+        scope, acting = Scope(tenant, owner, self._card.name), None
+        if self._authorization is not None and envelope.caller is not None:
+            wanted_owner = exchange.header(_OWNER_HEADER)
+            scope, acting = await self._authorization.decide(
+                operation, request, envelope.caller, scope, wanted_owner, self._scope_of
+            )
+        call = CallContext(scope, extensions, envelope.context, email=email, acting=acting)
         result = await self._perform(operation, request, call, exchange)
         if self._shows_results:
             shown = None
@@ -209,8 +225,10 @@ class Dispatcher:
             raise errors.AuthenticationRequiredError("The extended card is for authenticated clients")
         if self._extended_card_provider is None:
             raise errors.ExtendedAgentCardNotConfiguredError
-        card = await self._extended_card_provider(exchange.request)
-        return self._cards.build(adapt_card(card), exchange)
+        card = adapt_card(await self._extended_card_provider(exchange.request))
+        if self._authorization is not None:
+            card = self._authorization.authentication.published(card)
+        return self._cards.build(card, exchange)
 
 
 class ClosedDispatcher(Dispatcher):

@@ -8,7 +8,14 @@ from __future__ import annotations
 import logging
 import secrets
 
-from errands.errors import A2AError, AuthenticationRequiredError, EngineError, InternalError, UnavailableError
+from errands.errors import (
+    A2AError,
+    AuthenticationRequiredError,
+    EngineError,
+    InternalError,
+    PermissionDeniedError,
+    UnavailableError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +34,8 @@ def client_error(error: Exception, what: str) -> A2AError:
 
 def error_headers(error: A2AError) -> tuple[tuple[bytes, bytes], ...]:
     """Return the HTTP headers that go with an error."""
-    if isinstance(error, AuthenticationRequiredError):
-        return ((b"www-authenticate", f'{error.scheme} realm="{error.realm}"'.encode("latin-1", "replace")),)
+    if isinstance(error, AuthenticationRequiredError | PermissionDeniedError):
+        return tuple((b"www-authenticate", one.encode("latin-1", "replace")) for one in error.challenges)
     if isinstance(error, UnavailableError):
         return ((b"retry-after", b"%d" % error.retry_after),)
     return ()

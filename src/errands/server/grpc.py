@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import urlsplit
@@ -74,8 +75,12 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers([*(service.handlers() for service in services), *self._public.handlers()])
 
     async def __aenter__(self) -> Self:
+        address, credentials = host_port(self._host, self._wanted_port), _credentials(self._settings)
         try:
-            self.port = self._server.add_insecure_port(host_port(self._host, self._wanted_port))
+            if credentials is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, credentials)
         except RuntimeError:
             raise errors.ConfigurationError(
                 f"gRPC cannot listen on port {self._wanted_port} of {self._host}: it is in use, or not an address of "
@@ -94,19 +99,34 @@ class GrpcServer:
     def address(self) -> str | None:
         """Return where clients reach it, as the card has it; `:port` means at whatever host they use.
 
-        It has no scheme unless a setting gives one: the official SDKs pass what is on the card to gRPC as it is, and
-        gRPC takes no URLs.
+        It has no scheme unless a setting gives one, or there is TLS: the official SDKs pass what is on the card to gRPC
+        as it is, and gRPC takes no URLs.
         """
         if self._settings.public_grpc is not None:
             return None if self._settings.public_grpc == NOT_ON_CARD else self._settings.public_grpc
         public = urlsplit(self._settings.public_url or "").hostname
+        scheme = "" if self._settings.tls_certificate is None else "https://"
         if public is None and means_every_address(self._host):
-            return f":{self.port}"
-        return host_port(public or self._host, self.port)
+            return f"{scheme}:{self.port}"
+        return scheme + host_port(public or self._host, self.port)
 
     def stop_serving(self) -> None:
         """Report to health checks that nothing new should be sent here."""
         self._public.report(is_serving=False)
+
+
+def _credentials(settings: Settings) -> grpc.ServerCredentials | None:
+    """Return the certificate of the server, None without TLS. Raises `ConfigurationError`."""
+    if settings.tls_certificate is None:
+        return None
+    try:
+        certificate = Path(settings.tls_certificate).read_bytes()
+        key = Path(settings.tls_key or settings.tls_certificate).read_bytes()
+        authorities = None if settings.tls_client_ca is None else Path(settings.tls_client_ca).read_bytes()
+    except OSError as error:
+        raise errors.ConfigurationError(f"a file for TLS cannot be read: {error}") from None
+    # gRPC either requires client certificates or does not ask for them.
+    return grpc.ssl_server_credentials([(key, certificate)], authorities, authorities is not None)
 
 
 def _options(settings: Settings, shares_port: bool) -> list[tuple[str, int]]:
@@ -292,7 +312,8 @@ class GrpcRequest(IncomingRequest):
             "type": "http",
             "http_version": "2",
             "method": "POST",
-            "scheme": "http",
+            "scheme": "https" if (secured := self._context.auth_context()) else "http",
+            "extensions": {"tls": {"client_cert_chain": [one.decode() for one in secured.get("x509_pem_cert", ())]}},
             "path": self._path,
             "raw_path": self._path.encode(),
             "query_string": b"",

@@ -131,7 +131,7 @@ def _read(default: str, message: str, details: Any) -> A2AError:
     error = ERRORS.get(reason, errors.InternalError)(message)
     if isinstance(error, UnavailableError):
         error.retry_after = error.retry_after if wait is None else wait
-    elif isinstance(metadata, dict) and not isinstance(error, errors.AuthenticationRequiredError):
+    elif isinstance(metadata, dict):
         error.metadata.update(metadata)
     if isinstance(error, InvalidParamsError):
         error.field = field

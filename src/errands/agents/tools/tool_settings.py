@@ -29,8 +29,9 @@ from errands.errors import ConfigurationError
 
 _PREFIX = "ERRANDS_TOOL_"
 _NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9]+")
-#: `${NAME}`, and `$${` for a plain `${`.
+#: `${NAME}`, `${file:PATH}`, and `$${` for a plain `${`.
 _REFERENCE = re.compile(r"\$(\$?)\{([^}]*)\}")
+_FILE = "file:"
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -99,32 +100,40 @@ def read_settings(path: str | Path, environ: Mapping[str, str]) -> dict[str, dic
 
     Raises `ConfigurationError`, which never contains a value.
     """
+    content = read_filled(path, environ, "the tool settings")
+    try:
+        found = msgspec.convert(content or {}, dict[str, dict[str, Any] | None])
+    except msgspec.ValidationError:
+        problem = "must have the names of tools, and under each of them its settings by name"
+        raise ConfigurationError(f"{path}: {problem}") from None
+    return {name: values or {} for name, values in found.items()}
+
+
+def read_filled(path: str | Path, environ: Mapping[str, str], what: str) -> Any:
+    """Return the content of a YAML file, with `${NAME}` and `${file:PATH}` filled in.
+
+    Raises `ConfigurationError`, which never contains a value.
+    """
     yaml = from_extra("yaml")
     try:
         content = yaml.safe_load(Path(path).read_text("utf-8-sig"))
     except OSError as error:
-        raise ConfigurationError(
-            f"the tool settings {path} cannot be read ({error.strerror}); check the path"
-        ) from None
+        raise ConfigurationError(f"{what} {path} cannot be read ({error.strerror}); check the path") from None
     except (UnicodeDecodeError, ValueError):
-        raise ConfigurationError(f"the tool settings {path} are not UTF-8; save them as UTF-8") from None
+        raise ConfigurationError(f"{what} {path} cannot be read: save it as UTF-8") from None
     except yaml.YAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else ""
         problem = getattr(error, "problem", None) or "unknown"
         raise ConfigurationError(
             f"{path}{line}: is not valid YAML ({problem}); fix the syntax there, and put strings with braces in quotes"
         ) from None
-    try:
-        found = msgspec.convert(content or {}, dict[str, dict[str, Any] | None])
-    except msgspec.ValidationError:
-        problem = "must have the names of tools, and under each of them its settings by name"
-        raise ConfigurationError(f"{path}: {problem}") from None
-    return {name: _filled(values or {}, environ, path) for name, values in found.items()}
+    return _filled(content, environ, path)
 
 
 def _filled(value: Any, environ: Mapping[str, str], path: str | Path) -> Any:
     if isinstance(value, dict):
-        return {key: _filled(one, environ, path) for key, one in value.items()}
+        # A secret may be a key, too: that of a caller.
+        return {_filled(key, environ, path): _filled(one, environ, path) for key, one in value.items()}
     if isinstance(value, list):
         return [_filled(one, environ, path) for one in value]
     if not isinstance(value, str):
@@ -134,6 +143,8 @@ def _filled(value: Any, environ: Mapping[str, str], path: str | Path) -> Any:
         is_escaped, name = found.groups()
         if is_escaped:
             return found.group()[1:]
+        if name.startswith(_FILE):
+            return _content(name.removeprefix(_FILE), path)
         if not _VARIABLE_NAME.fullmatch(name):
             raise ConfigurationError(f"{path}: ${{{name}}} is not the name of a variable; write $${{ for a plain ${{")
         if name not in environ:
@@ -141,3 +152,12 @@ def _filled(value: Any, environ: Mapping[str, str], path: str | Path) -> Any:
         return environ[name]
 
     return _REFERENCE.sub(fill, value)
+
+
+def _content(file: str, path: str | Path) -> str:
+    """Return the text of a file that holds a secret, without the line break at its end."""
+    try:
+        return Path(path).parent.joinpath(file).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(f"{path}: the file {file} cannot be read ({reason}); check the path") from None

@@ -42,7 +42,7 @@ class RedisQueries(LocalEngine):
         return await self._load(task_id, scope, most=most, only_small=True)
 
     async def _load(self, task_id: str, scope: Scope | None, **options: Any) -> StoredTask:
-        (stored,) = await self.load_all([task_id], **options)
+        (stored,) = await self.load_all([task_id], scope=scope, **options)
         if stored is not None and scope is not None and stored.scope == LOST:
             is_listed = await self.server.do("zscore", self.keys.listing(scope), task_id) is not None
             stored.scope = scope if is_listed else LOST
@@ -73,16 +73,22 @@ class RedisQueries(LocalEngine):
     # Several tasks
 
     async def load_all(
-        self, task_ids: Ids, *, with_artifacts: bool = True, most: int | None = None, only_small: bool = False
+        self,
+        task_ids: Ids,
+        *,
+        scope: Scope | None = None,
+        with_artifacts: bool = True,
+        most: int | None = None,
+        only_small: bool = False,
     ) -> Loaded:
-        """Load tasks, None for one that is gone; fewer when they have more than `most` bytes.
+        """Load tasks, None for one that is gone or not in `scope`; fewer when they have more than `most` bytes.
 
         With `only_small` it raises `LargeReadError` then.
         """
         if not task_ids:
             return []
         loaded = await self.server.ask(
-            "load", ids=task_ids, with_artifacts=with_artifacts, most=most, only_small=only_small
+            "load", ids=task_ids, scope=scope, with_artifacts=with_artifacts, most=most, only_small=only_small
         )
         if isinstance(loaded, int):
             raise LargeReadError(loaded)

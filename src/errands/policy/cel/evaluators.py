@@ -197,16 +197,24 @@ Perform = Callable[[Call], Awaitable[Any]]
 
 
 async def evaluate(
-    program: Program, variables: Variables, session: Session, *, perform: Perform | None = None, place: str = ""
+    program: Program,
+    variables: Variables,
+    session: Session,
+    *,
+    perform: Perform | None = None,
+    place: str = "",
+    evaluators: Evaluators | None = None,
 ) -> Json:
     """Return the value of the expression; its calls are made one after the other by `perform`.
+
+    Long evaluations run in the processes of `evaluators`, by default those of the current turn.
 
     Without `perform`, or when it raises `Suspended`, the evaluation stops with `Suspended`. Settle the call in the
     session and evaluate again, in this process or another: no call that has finished is made again.
     """
+    evaluators = evaluators or current_evaluators()
     while True:
         try:
-            evaluators = current_evaluators()
             if evaluators is None or not is_long(program, variables, session):
                 return run(program, variables, session, place=place)
             check_seen(program, variables)

@@ -1,12 +1,22 @@
 -- Reading: each answer is one consistent view.
 
--- Tasks with snapshot and tail, in the given order; {} for one that does not exist. `most` bytes of them, if it is given,
+-- Whether a task belongs to another scope than the one that is asked for. Its content is not even read then, so that it
+-- takes no longer than a task that does not exist.
+local function is_foreign(record, scope)
+    local readable, task = pcall(cjson.decode, record)
+    if not scope or not readable or type(task.scope) ~= 'table' then
+        return false -- Python decides
+    end
+    return task.scope[1] ~= scope[1] or task.scope[2] ~= scope[2] or task.scope[3] ~= scope[3]
+end
+
+-- Tasks with snapshot and tail, in the given order; {} for one that does not exist, or not in `scope`. `most` bytes of them, if it is given,
 -- but one task in any case, unless `only_small`: then the answer is how many bytes there are instead.
 requests.load = function(request)
     local tasks, bytes = {}, 0
     for n, id in ipairs(request.ids) do
         local task = fields_of(id)
-        if task[1] ~= '' then
+        if task[1] ~= '' and not is_foreign(task[1], request.scope) then
             local content = redis.call('HMGET', BASE .. 'task:' .. id, 'snapshot', 'folded')
             local tail = redis.pcall('XRANGE', BASE .. 'log:' .. id, after_version(content[2] or '0'), '+')
             if tail.err then
