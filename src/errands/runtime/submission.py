@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +26,7 @@ from errands.runtime.call import CallContext
 from errands.runtime.executor import Identifiers
 from errands.runtime.journal import Batch, new_id, status_update
 from errands.runtime.pool import WorkerPool
+from errands.runtime.quotas import store_quotas
 from errands.runtime.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ DELEGATION_DEPTH = "errands/delegation-depth"
 _MAX_DEPTH = 1_000
 #: Milliseconds for which the age of the queue is not asked for again.
 _FRESH = 1000
+#: A version that no task is at.
+NEVER = 2**31 - 1
 #: Seconds that a refused client is asked to wait at most.
 _MAX_RETRY_AFTER = 30
 
@@ -89,6 +92,7 @@ class Submitter:
         self._input_modes = input_modes
         self._identifiers = identifiers
         self._backpressure = Backpressure(self._engine, agent, settings.max_queue_age)
+        self._quotas = store_quotas(self._engine, settings)
         self._max_bytes = MAX_BODIES * settings.max_body_bytes
         self._receipt_window = int(settings.idempotency_window * 1000)
         self._answers_by_context = settings.answer_by_context
@@ -256,17 +260,23 @@ class Submitter:
             unread=1,
             context_id=task.context_id or "",
         )
-        submitted = await self._pool.commit_and_run(
-            stored,
-            change,
-            events,
-            message_id=request.message.message_id,
-            options=options,
-            request_context=call.request_context,
-            # What is delegated is part of a task that was accepted.
-            admit=self._backpressure.admit if is_new and not call.parent else None,
-            is_delegated=call.parent != "",
-        )
+        is_counted = self._quotas is not None and not call.parent
+        done = await self._take_quota(change, is_new=is_new) if is_counted else None
+        try:
+            submitted = await self._pool.commit_and_run(
+                stored,
+                change,
+                events,
+                message_id=request.message.message_id,
+                options=options,
+                request_context=call.request_context,
+                # What is delegated is part of a task that was accepted.
+                admit=self._backpressure.admit if is_new and not call.parent else None,
+                is_delegated=call.parent != "",
+            )
+        finally:
+            if done is not None:
+                done()
         return Submission(submitted, events.drafts if is_new else [], is_undecided=self._chooses_reply)
 
     async def _queue(
@@ -306,9 +316,27 @@ class Submitter:
             # The terminal guard refuses it, but only after a repeated message has been recognised.
             change = msgspec.structs.replace(change, state=core.SUBMITTED)
         with self._pool.keeping_context(stored.task.id, message.message_id, call.request_context):
-            await self._journal.commit(change)
+            is_counted = self._quotas is not None and not call.parent
+            done = await self._take_quota(change, is_new=False) if is_counted else None
+            try:
+                await self._journal.commit(change)
+            finally:
+                if done is not None:
+                    done()
         stored = await self._engine.load(stored.task.id, call.scope)
         return Submission(stored, queued=True)
+
+    async def _take_quota(self, change: log.Change, *, is_new: bool) -> Callable[[], None]:
+        """Count a message against the quotas of its sender, and return what to call when it is committed.
+
+        Raise a `QuotaError`, but `DuplicateMessageError` for a message that was accepted before.
+        """
+        assert self._quotas is not None
+        try:
+            return await self._quotas.take(change, is_new=is_new)
+        except errors.QuotaError:
+            await check_receipt(self._engine, change)
+            raise
 
     def _options_of(self, request: SendMessageRequest, call: CallContext) -> log.RequestOptions:
         """Return what the sender asked for beside the message; only executors are shown all of it."""
@@ -364,17 +392,7 @@ class Backpressure:
                 self._agent,
                 self._age,
             )
-        # The receipt is checked first, and the version always fails: the task does not exist.
-        known = log.Change(
-            task_id=change.task_id,
-            scope=change.scope,
-            expected=1,
-            receipt=change.receipt,
-            receipt_since=change.receipt_since,
-            at=change.at,
-        )
-        with suppress(errors.ConcurrencyError):
-            await self._engine.commit(known)
+        await check_receipt(self._engine, change)
         raise errors.OverloadedError(
             f"Tasks of this agent have waited for {self._age:.0f} s to be taken up, so no new one is accepted now; "
             "send the message again later",
@@ -388,6 +406,21 @@ class Backpressure:
             self._asked_at = now
             self._age = (await self._engine.queue_age([self._agent]) or 0) / 1000
         return self._age
+
+
+async def check_receipt(engine: Engine, change: log.Change) -> None:
+    """Raise `DuplicateMessageError` if the message of a change that is refused was accepted before."""
+    # The receipt is checked first, and the version always fails.
+    known = log.Change(
+        task_id=change.task_id,
+        scope=change.scope,
+        expected=NEVER,
+        receipt=change.receipt,
+        receipt_since=change.receipt_since,
+        at=change.at,
+    )
+    with suppress(errors.ConcurrencyError):
+        await engine.commit(known)
 
 
 def check_context(message: core.Message, stored: log.StoredTask) -> None:

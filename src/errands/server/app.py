@@ -320,7 +320,7 @@ class A2AServer:
                 self._routes,
                 self.cards,
                 self._extended_card_provider,
-                max_parts=settings.max_message_parts,
+                settings=settings,
             )
             if settings.grpc_port is not None and serves:
                 stack.callback(setattr, self, "_grpc", None)

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from errands.errors import A2AError, InvalidRequestError, ParseError, PayloadTooLargeError, UnavailableError
 from errands.runtime.call import LARGE
 from errands.runtime.middleware import RequestEnvelope
+from errands.runtime.quotas import Caller
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream, StreamItem
 from errands.server.errors import client_error
@@ -54,6 +55,8 @@ class IncomingRequest:
     ends_at_pause = False
     #: The envelope that head-only middleware has filled in; None until that middleware has run.
     envelope: RequestEnvelope | None = None
+    #: Whom the request is counted for, once it has been counted.
+    caller: Caller | None = None
     #: See `CallContext`. Set from the dialect.
     answers_by_context = False
     #: Where large requests take turns.
@@ -230,7 +233,11 @@ class HttpExchange(IncomingRequest):
         end: Callable[[], bytes] = bytes,
     ) -> None:
         """Send each item as `frame_of` writes it, and what `end` returns when the stream is over."""
-        await self.begin_stream()
+        try:
+            await self.begin_stream()
+        except BaseException:
+            stream.close()
+            raise
         # Closing the stream wakes the loop below, so a client that disconnects is noticed at once.
         watcher = asyncio.ensure_future(self.disconnected())
         watcher.add_done_callback(lambda _: stream.close())
