@@ -72,7 +72,8 @@ class Refusals:
 class RequestRate:
     """A token bucket for each caller, kept as the time at which the bucket will be full again."""
 
-    def __init__(self, rate: float, burst: int) -> None:
+    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._interval = 1 / rate
         self._burst = burst
         self._full_at: dict[Caller, float] = {}
@@ -80,7 +81,7 @@ class RequestRate:
 
     def take(self, caller: Caller) -> None:
         """Count a request. Raise `TooManyRequestsError` if the bucket of the caller is empty."""
-        now = time.monotonic()
+        now = self._clock()
         full_at = max(self._full_at.get(caller, now), now)
         wait = full_at - now - (self._burst - 1) * self._interval
         if wait > 1e-9:
