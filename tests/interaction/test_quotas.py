@@ -123,6 +123,13 @@ def test_a_bucket_fills_as_time_passes_and_never_beyond_the_burst() -> None:
     rate.take("another")
 
 
+async def test_a_large_request_counts_as_several() -> None:
+    async with serve(Echo(), caller_burst=10, **SLOW) as server, http_client(server) as http:
+        for expected in (200, 200, 429):
+            sent = await http.post("/message:send", json={"message": message("x" * 6 * 65536)})
+            assert sent.status_code == expected
+
+
 def test_the_callers_that_are_remembered_are_bounded() -> None:
     rate = RequestRate(1.0, 1, lambda: 0.0)
     for number in range(MAX_CALLERS + 10):

@@ -22,7 +22,7 @@ from errands.model import core, log
 from errands.model.base import encode, shallow_copy
 from errands.model.marks import REVIEW, is_review
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
-from errands.runtime.call import CallContext
+from errands.runtime.call import LARGE, CallContext, LargeReads
 from errands.runtime.executor import Identifiers
 from errands.runtime.journal import Batch, new_id, status_update
 from errands.runtime.pool import WorkerPool
@@ -232,7 +232,26 @@ class Submitter:
         resumed = log.StoredTask(task=task, head=stored.head, scope=stored.scope)
         return await self._commit(resumed, request, call, receipt, events, now)
 
-    async def _commit(
+    def _commit(
+        self,
+        stored: log.StoredTask,
+        request: SendMessageRequest,
+        call: CallContext,
+        receipt: bytes,
+        events: Batch,
+        now: int,
+    ) -> Coroutine[Any, Any, Submission]:
+        """Commit a task that has something to do; the pool runs it at once if there is room."""
+        if events.size > LARGE and call.large_reads is not None:
+            return self._commit_large(call.large_reads, stored, request, call, receipt, events, now)
+        return self._commit_now(stored, request, call, receipt, events, now)
+
+    async def _commit_large(self, turns: LargeReads, *arguments: Any) -> Submission:
+        """Do so one at a time: small messages would wait behind all large ones that are on their way to the store."""
+        async with turns.one_at_a_time(0):
+            return await self._commit_now(*arguments)
+
+    async def _commit_now(
         self,
         stored: log.StoredTask,
         request: SendMessageRequest,
@@ -241,7 +260,6 @@ class Submitter:
         events: Batch,
         now: int,
     ) -> Submission:
-        """Commit a task that has something to do; the pool runs it at once if there is room."""
         options = self._options_of(request, call)
         if options is not log.PLAIN and not options.is_plain:
             events.drafts.append(log.Draft("request", encode(options)))

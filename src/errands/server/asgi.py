@@ -63,6 +63,8 @@ class IncomingRequest:
     large_work: LargeWork
     #: Called when the message is committed and only the end of the turn is left to wait for.
     on_accepted: Callable[[], object] | None = None
+    #: As how many requests it counts.
+    weight = 1
 
     def one_at_a_time(self, size: int) -> AbstractAsyncContextManager[object]:
         """Return a block in which `size` bytes may be read for this request, when it is its turn."""
@@ -105,6 +107,14 @@ class HttpExchange(IncomingRequest):
     @property
     def has_body(self) -> bool:
         return self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
+
+    @property
+    def weight(self) -> int:  # type: ignore[override]
+        """As how many requests it counts: one for each piece of `LARGE_BODY` bytes. Without a length it is a guess."""
+        length = self.headers.get(b"content-length", b"0")
+        if b"transfer-encoding" in self.headers or not length.isdigit() or len(length) > 18:
+            return 1 + LARGE // LARGE_BODY
+        return 1 + min(int(length), self._settings.max_body_bytes) // LARGE_BODY
 
     async def body(self) -> bytes:
         """Return the whole body.

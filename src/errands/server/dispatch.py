@@ -104,7 +104,7 @@ class Dispatcher:
             return
         exchange.caller = self._caller_of(exchange, envelope)
         if self._rate is not None:
-            self._rate.take(exchange.caller)
+            self._rate.take(exchange.caller, exchange.weight)
 
     def _caller_of(self, exchange: IncomingRequest, envelope: RequestEnvelope) -> Caller:
         if envelope.owner:
