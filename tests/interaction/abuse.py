@@ -23,8 +23,9 @@ import uvloop
 
 #: Requests per second of one honest client.
 PACE = 25
-#: The accounts that all hostile clients share.
+#: The accounts that all hostile clients share, and those of the streams that are never read.
 ACCOUNTS = [f"hostile-{number}" for number in range(4)]
+STREAMERS = [f"streamer-{number}" for number in range(4)]
 HONEST = [f"honest-{number}" for number in range(20)]
 MEGABYTE = 1_000_000
 
@@ -69,13 +70,15 @@ class Clients:
         self._host, self._port = address.hostname or "", address.port or 80
         self._end = time.monotonic() + seconds
         self._clients, self._streams = clients, streams
+        #: The address from which the clients connect.
+        self._source = ""
         self.taken: list[float] = []
         self.failures: list[str] = []
         self.statuses: Counter[str] = Counter()
 
     async def connect(self) -> Connection:
-        # A small window, so that what is not read stays with the server.
-        return Connection(*await asyncio.open_connection(self._host, self._port, limit=2**16))
+        source = (self._source, 0) if self._source else None
+        return Connection(*await asyncio.open_connection(self._host, self._port, local_addr=source))
 
     @property
     def goes_on(self) -> bool:
@@ -106,6 +109,7 @@ class Clients:
     # Hostile clients
 
     async def hostile(self) -> None:
+        self._source = "127.0.0.2"
         kinds: list[Callable[[str], Awaitable[str]]] = [
             self._giant_body,
             self._nested_body,
@@ -125,7 +129,7 @@ class Clients:
     async def _repeat(self, attack: Callable[[str], Awaitable[str]], key: str) -> None:
         while self.goes_on:
             seen = "nothing"
-            with suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, ValueError):
+            with suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, RuntimeError, ValueError):
                 async with asyncio.timeout(max(self._end - time.monotonic(), 0.01)):
                     seen = await attack(key)
             self.statuses[f"{attack.__name__.strip('_')} {seen}"] += 1
@@ -195,26 +199,30 @@ class Clients:
     async def _unread_streams(self) -> None:
         """Open streams that are never read, on tasks that go on saying something."""
         opened: list[Connection] = []
-        tasks: dict[str, list[str]] = {key: [] for key in ACCOUNTS}
-        for key, _ in itertools.product(ACCOUNTS, range(3)):
+        subjects: list[tuple[str, str]] = []
+        for key, _ in itertools.product(STREAMERS, range(3)):
             connection = await self.connect()
             await connection.send(key, "/message:send", send_body("talk"))
-            status, body = await connection.answer()
-            if status == 200:
-                tasks[key].append(json.loads(body)["task"]["id"])
+            _, body = await connection.answer()
+            subjects.append((key, json.loads(body)["task"]["id"]))
             connection.writer.close()
-        subjects = itertools.cycle([(key, task_id) for key, ids in tasks.items() for task_id in ids])
-        for _ in range(self._streams):
-            key, task_id = next(subjects)
-            with suppress(OSError):
+        subjects.sort(key=lambda subject: subject[1])
+
+        async def open_stream(key: str, task_id: str, delay: float) -> None:
+            await asyncio.sleep(delay)
+            with suppress(OSError, EOFError):
                 connection = await self.connect()
-                connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
-                await connection.send(key, f"/tasks/{task_id}:subscribe", method="GET")
                 opened.append(connection)
-            await asyncio.sleep(0.01)
-            if not self.goes_on:
-                break
-        self.statuses["streams opened"] = len(opened)
+                await connection.send(key, f"/tasks/{task_id}:subscribe", method="GET")
+                status = (await connection.reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode()
+                connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
+                self.statuses[f"streams {status}"] += 1
+
+        wanted = enumerate(itertools.islice(itertools.cycle(subjects), self._streams))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(self._end - time.monotonic(), 0)):
+                # No faster than the rate that an account has.
+                await asyncio.gather(*(open_stream(*subject, number / 100) for number, subject in wanted))
         await asyncio.sleep(max(self._end - time.monotonic(), 0))
         for connection in opened:
             connection.writer.transport.abort()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.interaction.abuse import ACCOUNTS, HONEST
+from tests.interaction.abuse import ACCOUNTS, HONEST, STREAMERS
 from tests.interaction.test_bounds import Target, bearable
 from tests.soak import LONG
 from tests.unit.cli.processes import LongServed
@@ -50,7 +50,7 @@ class Agent(Worker):
 server = A2AServer(
     worker=Agent(),
     agent_card=AgentCardConfig(name="Agent", description="x", capabilities=CapabilitiesConfig(streaming=True)),
-    middlewares=[ApiKeyMiddleware({[*ACCOUNTS, *HONEST]!r})],
+    middlewares=[ApiKeyMiddleware({[*ACCOUNTS, *STREAMERS, *HONEST]!r})],
 )
 """
 #: What docs/limits.md recommends for a server that strangers can reach.
@@ -101,5 +101,6 @@ def test_honest_clients_are_served_beside_hostile_ones(tmp_path: Path) -> None:
         grown = target.megabytes("VmHWM") - before
         print(f"{grown:.0f} MB")
         assert grown < MOST
-        assert seen["streams opened"] > STREAMS / 2
+        # On a slow machine not all of them are open before the time is over.
+        assert seen["streams 200"] > STREAMS / 2
         assert "Traceback" not in served.stop().stderr

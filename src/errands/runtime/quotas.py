@@ -79,11 +79,8 @@ class RequestRate:
         self._full_at: dict[Caller, float] = {}
         self._refusals = Refusals("caller_rate")
 
-    def take(self, caller: Caller, weight: int = 1) -> None:
-        """Count a request as `weight` of them. Raise `TooManyRequestsError` if the bucket of the caller is empty.
-
-        A request of any weight is admitted while something is in the bucket, which may owe the rest then.
-        """
+    def check(self, caller: Caller) -> float:
+        """Return when the bucket of the caller will be full. Raise `TooManyRequestsError` if it is empty."""
         now = self._clock()
         full_at = max(self._full_at.get(caller, now), now)
         wait = full_at - now - (self._burst - 1) * self._interval
@@ -93,7 +90,14 @@ class RequestRate:
                 f"This caller may send {1 / self._interval:g} requests per second, and {self._burst} at once",
                 retry_after=math.ceil(wait),
             )
-        _remember(self._full_at, caller, full_at + weight * self._interval)
+        return full_at
+
+    def take(self, caller: Caller, weight: int = 1) -> None:
+        """Count a request as `weight` of them. Raise `TooManyRequestsError` if the bucket of the caller is empty.
+
+        A request of any weight is admitted while something is in the bucket, which may owe the rest then.
+        """
+        _remember(self._full_at, caller, self.check(caller) + weight * self._interval)
 
 
 class OpenStreams:

@@ -243,13 +243,21 @@ class Submitter:
     ) -> Coroutine[Any, Any, Submission]:
         """Commit a task that has something to do; the pool runs it at once if there is room."""
         if events.size > LARGE and call.large_reads is not None:
-            return self._commit_large(call.large_reads, stored, request, call, receipt, events, now)
+            return self._commit_large(call.large_reads, stored, request, call, receipt, events)
         return self._commit_now(stored, request, call, receipt, events, now)
 
-    async def _commit_large(self, turns: LargeReads, *arguments: Any) -> Submission:
+    async def _commit_large(
+        self,
+        turns: LargeReads,
+        stored: log.StoredTask,
+        request: SendMessageRequest,
+        call: CallContext,
+        receipt: bytes,
+        events: Batch,
+    ) -> Submission:
         """Do so one at a time: small messages would wait behind all large ones that are on their way to the store."""
         async with turns.one_at_a_time(0):
-            return await self._commit_now(*arguments)
+            return await self._commit_now(stored, request, call, receipt, events, self._journal.now())
 
     async def _commit_now(
         self,

@@ -83,11 +83,14 @@ class Dispatcher:
         A binding calls this before it reads or decodes a body, if `checks_head` says so.
         """
         envelope = RequestEnvelope()
+        if self._rate is not None and exchange.caller is None:
+            # Requests without a name or with wrong credentials count for their address, and are not looked at
+            # when there are too many.
+            self._rate.check(client_address(exchange, self._settings))
         try:
             for middleware in self.head_middlewares:
                 await middleware.before_dispatch(envelope, exchange.request)
         except errors.AuthenticationRequiredError:
-            # Guessing credentials has the same bound as everything else.
             self._count(exchange, RequestEnvelope())
             raise
         except errors.A2AError:
