@@ -16,13 +16,14 @@ else
   INSTALL   = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help run agent test check lowest soak bench conformance format clean
+.PHONY: help run agent test check audit lowest soak bench conformance format clean
 
 help:
 	@echo "make run    serve the echo example at http://127.0.0.1:8000"
 	@echo "make agent  serve the support agent there, from YAML and with a scripted model"
 	@echo "make test   run every test"
-	@echo "make check  lint, types and layers"
+	@echo "make check  lint, security rules, types, layers and the audit of dependencies"
+	@echo "make audit  known vulnerabilities of the dependencies (asks osv.dev, if it can be reached)"
 	@echo "make lowest  part of the tests with the lowest versions that pyproject.toml allows"
 	@echo "make soak   the long crash and soak runs, and properties with all their examples"
 	@echo "make bench  compare errands with its peers"
@@ -61,6 +62,11 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory audit
+
+# Known vulnerabilities of what errands installs. Where the service cannot be reached it says so and succeeds.
+audit: $(VENV)/.dev
+	$(BIN)/python scripts/audit_dependencies.py
 
 # `make lowest` is `make tests-of-lowest` in a separate environment. pip needs minutes to resolve these versions, uv seconds.
 $(VENV)/.lowest: pyproject.toml scripts/dev_requirements.py scripts/lowest_requirements.py | $(BIN)/python

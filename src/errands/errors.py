@@ -24,7 +24,12 @@
     │   ├── AuthenticationRequiredError
     │   ├── PermissionDeniedError
     │   ├── UnavailableError                   try again later
-    │   │   └── OverloadedError                the queue is too long: no new task was created
+    │   │   ├── OverloadedError                the queue is too long: no new task was created
+    │   │   └── QuotaError                     this caller has used up what it may use; others have not
+    │   │       ├── TooManyRequestsError
+    │   │       ├── TooManyTasksError
+    │   │       ├── TooManyStreamsError
+    │   │       └── TooManyBytesError
     │   └── InternalError                      carries a reference to the log, never a cause
     ├── EngineError
     │   ├── ConcurrencyError                   another writer was first: load and try again
@@ -203,6 +208,26 @@ class UnavailableError(
 
 class OverloadedError(UnavailableError, reason="OVERLOADED", message="The agent is overloaded; try again later"):
     """Queued tasks have waited too long, so no new one is accepted; nothing was stored."""
+
+
+class QuotaError(UnavailableError):
+    """This caller has used up what one caller may use; nothing was stored, and other callers are not affected."""
+
+
+class TooManyRequestsError(QuotaError, reason="TOO_MANY_REQUESTS", message="Too many requests; send them more slowly"):
+    """The caller sends requests faster than `Settings.caller_rate` allows."""
+
+
+class TooManyTasksError(QuotaError, reason="TOO_MANY_TASKS", message="Too many tasks that have not ended"):
+    """The caller has as many tasks that have not ended as `Settings.caller_max_tasks` allows."""
+
+
+class TooManyStreamsError(QuotaError, reason="TOO_MANY_STREAMS", message="Too many open streams; close some"):
+    """The caller has as many streams open as `Settings.caller_max_streams` allows."""
+
+
+class TooManyBytesError(QuotaError, reason="TOO_MANY_BYTES", message="Too many bytes are stored for this caller"):
+    """The tasks of the caller take as many bytes in the store as `Settings.caller_max_bytes` allows."""
 
 
 class InternalError(A2AError):

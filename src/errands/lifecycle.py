@@ -50,7 +50,8 @@ from errands.model.log import (
 #: The states that can follow each state. A state that is missing on the left is terminal.
 TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
     UNSPECIFIED: frozenset({SUBMITTED}),
-    SUBMITTED: frozenset({WORKING, CANCELED}),
+    # A task fails in the queue when `task_timeout` has passed.
+    SUBMITTED: frozenset({WORKING, CANCELED, FAILED}),
     WORKING: frozenset(
         {
             WORKING,

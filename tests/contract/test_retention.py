@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from errands.engines.base import Engine, Retention
+from errands.engines.base import DURABLE_RETENTION, Engine, Retention
+from errands.engines.memory import MemoryEngine
+from errands.engines.postgres import PostgresEngine
+from errands.engines.redis import RedisEngine
+from errands.engines.urls import engine_from_url
 from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFoundError
 from errands.model.core import TaskState
 from errands.model.log import Draft, ListQuery, Work
@@ -244,7 +250,87 @@ async def test_a_receipt_that_is_renewed_lasts_anew(
     assert refused.value.task_id == "second"
 
 
-# Paused tasks
+# What a durable engine keeps unless it is told otherwise
+
+
+@pytest.mark.parametrize("given", [None, Retention(failed_after=1), Retention(ended_after=math.inf)])
+async def test_a_durable_engine_keeps_ended_tasks_for_30_days(
+    tmp_path: Path, changes: Changes, clock: ManualClock, given: Retention | None
+) -> None:
+    engine = engine_from_url(f"sqlite:///{tmp_path / 'tasks.db'}", given)
+    engine.clock = clock
+    async with engine:
+        await end_some(engine, changes, clock, 1)
+        clock.advance(30 * 86_400_000 - 1)
+        assert await engine.sweep() == 0
+        clock.advance(1)
+        is_for_ever = given is not None and given.ended_after == math.inf
+        assert await engine.sweep() == (0 if is_for_ever else 1)
+
+
+@pytest.mark.parametrize("kind", [PostgresEngine, RedisEngine])
+def test_every_durable_engine_has_the_same_default(kind: type[PostgresEngine] | type[RedisEngine]) -> None:
+    assert kind("postgresql://host/db" if kind is PostgresEngine else "redis://host").retention == DURABLE_RETENTION
+    assert MemoryEngine().retention.ended_after == 3600
+
+
+# What a scope uses
+
+
+async def test_the_live_tasks_of_a_scope_are_counted(engine: Engine, changes: Changes) -> None:
+    assert await engine.count_live(ME) == 0
+    await engine.commit(changes.create("queued"))
+    await engine.commit(changes.start("running"))
+    await engine.commit(changes.start("paused"))
+    await engine.commit(changes.ask("paused"))
+    await engine.commit(changes.start("ended"))
+    await engine.commit(changes.complete("ended"))
+    await engine.commit(changes.start("somebody else's", scope=SOMEBODY_ELSE))
+    await engine.commit(changes.start("another agent's", scope=OTHER_AGENT))
+    assert await engine.count_live(ME) == 3
+    await engine.commit(changes.complete("running"))
+    assert await engine.count_live(ME) == 2
+    assert await engine.count_live(SOMEBODY_ELSE) == 1
+
+
+async def test_the_bytes_of_a_scope_are_those_of_its_tasks(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(ended_after=0))
+    assert await engine.stored_bytes(ME) == 0
+    for number in range(3):
+        await engine.commit(changes.start(f"t{number}"))
+        await engine.commit(changes.chunk(f"t{number}", "x" * 100_000, fence=1))
+        await engine.commit(changes.start(f"other{number}", scope=SOMEBODY_ELSE))
+    assert 300_000 <= await engine.stored_bytes(ME) <= 400_000
+    assert 0 < await engine.stored_bytes(SOMEBODY_ELSE) < 50_000
+    await engine.commit(changes.complete("t0"))
+    clock.advance(1)
+    await engine.sweep()
+    assert 200_000 <= await engine.stored_bytes(ME) <= 300_000
+
+
+# Tasks that are too late
+
+
+async def test_tasks_that_have_not_ended_are_found_by_their_age(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.create("queued"))
+    await engine.commit(changes.start("running"))
+    await engine.commit(changes.start("paused"))
+    await engine.commit(changes.ask("paused"))
+    await engine.commit(changes.start("ended"))
+    await engine.commit(changes.complete("ended"))
+    await engine.commit(changes.start("to be canceled"))
+    await engine.commit(changes.cancel("to be canceled"))
+    await engine.commit(changes.start("another agent's", scope=OTHER_AGENT))
+    began = clock()
+    clock.advance(10)
+    await engine.commit(changes.start("young"))
+    assert await abandoned(engine, unfinished_by=began) == ["paused", "queued", "running"]
+    assert await abandoned(engine, unfinished_by=began - 1) == []
+    assert len(await abandoned(engine, unfinished_by=clock(), limit=2)) == 2
 
 
 async def abandoned(engine: Engine, **bounds: int) -> list[str]:

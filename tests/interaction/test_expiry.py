@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from errands import (
@@ -263,3 +264,81 @@ async def test_a_task_that_grew_too_old_in_the_queue_fails_when_its_turn_comes(
         worker.gate.set()
         for task in (first, queued):
             assert (await ended(server, task.task_id))[::2] == (TaskState.FAILED, "limit_exceeded")
+
+
+# The time that a task may take
+
+SHORT = Settings(task_timeout=3600, paused_timeout=None, sweep_interval=0.02, poll_interval=0.02, lease_seconds=36_000)
+TOO_LONG = (TaskState.FAILED, "The task was not finished within 1 hour.", "task_timeout")
+
+
+class Runs(Worker):
+    """Works until it is told to stop."""
+
+    def __init__(self) -> None:
+        self.stopped = asyncio.Event()
+
+    async def handle(self, ctx: TaskContext) -> None:
+        while not ctx.is_cancelled:
+            await asyncio.sleep(0.001)
+        self.stopped.set()
+
+
+async def test_a_task_that_takes_too_long_fails_at_work_and_in_the_queue(build: Build, clock: ManualClock) -> None:
+    worker = Runs()
+    settings = msgspec.structs.replace(SHORT, max_concurrent_tasks=1)
+    server = serve(worker, storage=build(), settings=settings)
+    async with connect(server) as client:
+        running = await client.send("first", blocking=False)
+        queued = await client.send("second", blocking=False)
+        clock.advance(HOUR - 1)
+        await server.task_manager._canceler.end_abandoned()
+        assert (await client.get_task(queued.task_id)).state == "submitted"
+        clock.advance(1)
+        assert await ended(server, running.task_id) == TOO_LONG
+        assert await ended(server, queued.task_id) == TOO_LONG
+    assert worker.stopped.is_set()
+
+
+async def test_a_paused_task_that_takes_too_long_fails(build: Build, clock: ManualClock) -> None:
+    server = serve(Asks(), storage=build(), settings=SHORT)
+    async with connect(server) as client:
+        task_id = await pause(client)
+        clock.advance(HOUR)
+        assert await ended(server, task_id) == TOO_LONG
+
+
+async def test_a_handler_that_does_not_stop_is_stopped_by_force(clock: ManualClock, tmp_path: Path) -> None:
+    class Deaf(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            await asyncio.Event().wait()
+
+    settings = msgspec.structs.replace(SHORT, cancel_force_timeout=0.01)
+    server = serve(Deaf(), storage=builder("sqlite", tmp_path, clock)(), settings=settings)
+    async with connect(server) as client:
+        task = await client.send("go", blocking=False)
+        clock.advance(HOUR)
+        assert await ended(server, task.task_id) == TOO_LONG
+
+
+async def test_an_executor_lets_go_of_a_task_that_takes_too_long(clock: ManualClock, tmp_path: Path) -> None:
+    executor = AsksExecutor()
+    server = serve(executor, storage=builder("sqlite", tmp_path, clock)(), settings=SHORT)
+    async with connect(server) as client:
+        task_id = await pause(client)
+        clock.advance(HOUR)
+        assert await ended(server, task_id) == TOO_LONG
+    assert executor.canceled == [task_id]
+
+
+async def test_another_process_ends_the_task_that_a_process_runs(build_shared: Build, clock: ManualClock) -> None:
+    async with AsyncExitStack() as stack:
+        servers = [
+            serve(Runs(), storage=build_shared(), settings=msgspec.structs.replace(SHORT, sweep_interval=interval))
+            for interval in (3600, 0.02)
+        ]
+        servers[0].settings.poll_interval = 0.02
+        first, _ = [await stack.enter_async_context(connect(server)) for server in servers]
+        task = await first.send("go", blocking=False)
+        clock.advance(HOUR)
+        assert await ended(servers[1], task.task_id) == TOO_LONG

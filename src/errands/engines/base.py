@@ -12,6 +12,7 @@ All times are milliseconds of the engine's injected clock. All errors leave ever
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
@@ -45,9 +46,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long ended tasks are kept. Live tasks are never deleted."""
 
     #: Seconds after its last change that an ended task is deleted with everything that belongs to it: its log,
-    #: artifacts, records and receipts. None keeps it for ever.
+    #: artifacts, records and receipts. None and infinity keep it for ever.
     ended_after: float | None = None
-    #: The same for tasks that ended in one state; None means `ended_after`.
+    #: The same for tasks that ended in one state; None means `ended_after`, infinity keeps them for ever.
     completed_after: float | None = None
     failed_after: float | None = None
     canceled_after: float | None = None
@@ -63,7 +64,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     def contexts_before(self, now: int) -> int | None:
         """Return the time since which contexts must have changed to be kept; None keeps them for ever."""
         age = self.ended_after if self.contexts_after is None else self.contexts_after
-        return None if age is None else now - int(age * 1000)
+        return None if age is None or math.isinf(age) else now - int(age * 1000)
 
     def moments(self, now: int) -> dict[TaskState, int]:
         """Return, by state, the time since which ended tasks must have changed to be kept."""
@@ -74,7 +75,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
             TaskState.REJECTED: self.rejected_after,
         }
         ages = {state: self.ended_after if age is None else age for state, age in ages.items()}
-        return {state: now - int(age * 1000) for state, age in ages.items() if age is not None}
+        return {state: now - int(age * 1000) for state, age in ages.items() if age is not None and not math.isinf(age)}
+
+
+#: What a durable engine keeps unless it is told otherwise.
+DURABLE_RETENTION = Retention(ended_after=30 * 86_400.0)
 
 
 class Storage(ABC):
@@ -146,11 +151,26 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
-        """Return ids and scopes of an agent's paused tasks that no worker holds and that have waited too long.
+    async def abandoned(
+        self, agent: str, paused_by: int, created_by: int, limit: int, unfinished_by: int = -1
+    ) -> Abandoned:
+        """Return ids and scopes of an agent's tasks that have waited too long, or have not ended in time.
 
-        These are the tasks that paused at `paused_by` or before, and those that were created at `created_by` or
-        before; a negative time matches nothing. At most `limit`, in no particular order.
+        These are the paused tasks that no worker holds and that paused at `paused_by` or before, or were created at
+        `created_by` or before; and the tasks in the queue, at work or paused that were created at `unfinished_by` or
+        before and are not to be canceled already. A negative time matches nothing. At most `limit`, in no particular
+        order.
+        """
+
+    @abstractmethod
+    async def count_live(self, scope: log.Scope) -> int:
+        """Return how many tasks of the scope have not ended. The cost does not depend on how many have."""
+
+    @abstractmethod
+    async def stored_bytes(self, scope: log.Scope) -> int:
+        """Return about how many bytes the content of the scope's tasks takes: their logs and snapshots.
+
+        The cost grows with what is stored: for callers that ask rarely. Other calls do not wait for it.
         """
 
     @abstractmethod
@@ -327,7 +347,7 @@ class Engine(Storage, Broker, EventBus):
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         self.clock = clock
-        self.retention = retention or Retention()
+        self.retention = DURABLE_RETENTION if retention is None else retention
 
     @abstractmethod
     async def open(self) -> None:

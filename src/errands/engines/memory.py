@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 
@@ -341,14 +341,35 @@ class MemoryEngine(LocalEngine):
         found = [task.stored(with_artifacts=False) for task in tasks[: query.limit]]
         return [stored for stored in found if not stored.damage]
 
-    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
+    async def abandoned(
+        self, agent: str, paused_by: int, created_by: int, limit: int, unfinished_by: int = -1
+    ) -> Abandoned:
         paused = [self._tasks[task_id] for task_id in self._paused]
-        found = [
-            (task.id, task.scope)
+        found = {
+            task.id: task.scope
             for task in paused
             if task.scope.agent == agent and (task.head.status_at <= paused_by or task.head.created_at <= created_by)
-        ]
-        return found[:limit]
+        }
+        if unfinished_by >= 0:
+            found |= {
+                task.id: task.scope
+                for task in self._live()
+                if task.scope.agent == agent
+                and task.head.created_at <= unfinished_by
+                and not task.head.cancel_requested
+            }
+        return list(islice(found.items(), limit))
+
+    def _live(self) -> Iterator[MemoryTask]:
+        """Iterate over the tasks that have not ended, without looking at those that have."""
+        task_ids = {*self._leased, *self._paused, *(task_id for _, task_id in self._ready)}
+        return (self._tasks[task_id] for task_id in task_ids if task_id in self._tasks and task_id not in self._ended)
+
+    async def count_live(self, scope: Scope) -> int:
+        return sum(task.scope == scope for task in self._live())
+
+    async def stored_bytes(self, scope: Scope) -> int:
+        return sum(task.kept_bytes for task in self._tasks.values() if task.scope == scope)
 
     # The queue
 

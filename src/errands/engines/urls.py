@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from errands.engines.base import Engine, Retention
+from errands.engines.base import DURABLE_RETENTION, Engine, Retention
 from errands.engines.connection import without_password
 from errands.engines.memory import DEFAULT_RETENTION, MemoryEngine
 from errands.engines.sqlite import SQLiteEngine
@@ -17,7 +17,7 @@ _KNOWN = "'memory', 'sqlite:///path/to/tasks.db', 'postgresql://user@host/databa
 
 
 def engine_from_url(url: str, retention: Retention | None = None) -> Engine:
-    """Return the engine that a URL names, with its own retention unless one is given.
+    """Return the engine that a URL names. What `retention` leaves out is as the engine has it by default.
 
     Raises `ConfigurationError` for an unknown URL or option: none is ever ignored.
     """
@@ -33,16 +33,17 @@ def engine_from_url(url: str, retention: Retention | None = None) -> Engine:
         ) from None
     if fragment or url.endswith("#"):
         raise ConfigurationError(f"storage {without_password(url)!r}: a # is written as %23, in a password, too")
+    if retention is not None:
+        # Infinity keeps what None would leave to the default.
+        given = {name: value for name, value in msgspec.structs.asdict(retention).items() if value is not None}
+        defaults = DEFAULT_RETENTION if scheme == "memory" else DURABLE_RETENTION
+        retention = msgspec.structs.replace(defaults, **given)
     return build(url, retention)
 
 
 def _memory(url: str, retention: Retention | None) -> Engine:
     if url.lower() not in ("memory", "memory:", "memory://"):
         raise ConfigurationError(f"storage {without_password(url)!r}: memory takes no address and no options")
-    if retention is not None:
-        # What is not set keeps its default: memory must not grow without bound.
-        given = {name: value for name, value in msgspec.structs.asdict(retention).items() if value is not None}
-        retention = msgspec.structs.replace(DEFAULT_RETENTION, **given)
     return MemoryEngine(retention=retention)
 
 

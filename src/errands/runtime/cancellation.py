@@ -7,8 +7,17 @@ from contextlib import suppress
 from typing import Any
 
 from errands import errors, lifecycle
-from errands.model.core import CANCELED, REJECTED, SETTLED_STATES, TERMINAL_STATES, Task, TaskState, text_of
-from errands.model.log import IDLE, READY, Change, Draft, StoredTask
+from errands.model.core import (
+    CANCELED,
+    PAUSED_STATES,
+    REJECTED,
+    SETTLED_STATES,
+    TERMINAL_STATES,
+    Task,
+    TaskState,
+    text_of,
+)
+from errands.model.log import IDLE, READY, Change, Draft, Scope, StoredTask
 from errands.runtime.call import CallContext
 from errands.runtime.expiry import Expired
 from errands.runtime.journal import Batch, status_update
@@ -118,33 +127,46 @@ class Canceler:
         )
 
     async def end_abandoned(self) -> None:
-        """End the paused tasks of this agent that were not answered in time.
+        """End the tasks of this agent that were not answered, or did not end, in time.
 
         Every process that runs turns does this. The version of a task decides which of them ends it, and whether an
-        answer came first.
+        answer came first. A task at work is ended as by a cancel, by the process that runs it.
         """
         expiry, ended = self._handler.expiry, _BATCH
         while ended >= _BATCH:
             ended = 0
             now = self._journal.now()
-            for task_id, scope in await self._engine.abandoned(self._handler.agent, *expiry.moments(now), _BATCH):
+            paused_by, created_by, unfinished_by = expiry.moments(now)
+            abandoned = await self._engine.abandoned(
+                self._handler.agent, paused_by, created_by, _BATCH, unfinished_by=unfinished_by
+            )
+            for task_id, scope in abandoned:
                 with suppress(
                     errors.ConcurrencyError,
                     errors.LeaseLostError,
                     errors.TaskNotFoundError,
                     errors.TaskTerminalStateError,
                 ):
-                    stored = await self._engine.load(task_id, scope)
-                    expired = expiry.judge(stored, now)
-                    if expired is None or stored.head.due_at is not None or stored.damage:
-                        continue
-                    logger.info("task %s was not answered in time: %s", task_id, text_of(expired.message.parts))
-                    if self._handler.hears_cancel:
-                        # Its worker releases what it holds elsewhere, and the turn ends as `expired` says.
-                        await self._run_to_cancel(stored, {})
-                    else:
-                        await self._cancel_now(stored, expired)
-                    ended += 1
+                    ended += await self._end_if_expired(task_id, scope, now)
+
+    async def _end_if_expired(self, task_id: str, scope: Scope, now: int) -> bool:
+        """End the task, or ask the process that runs it to do so, if it is still too late for it."""
+        stored, expiry = await self._engine.load(task_id, scope), self._handler.expiry
+        # A paused task that a worker holds is not waiting, but has no more time than others.
+        judge = expiry.judge if stored.head.due_at is None else expiry.judge_unfinished
+        expired = None if stored.damage or stored.state in TERMINAL_STATES else judge(stored, now)
+        if expired is None:
+            return False
+        logger.info("task %s ends, because it is too late: %s", task_id, text_of(expired.message.parts))
+        if stored.head.worker and (stored.head.due_at or 0) > now:
+            await self._request_cancel(stored)
+            self._pool.request_cancel(task_id)
+        elif self._handler.hears_cancel and (stored.head.attempt or stored.state in PAUSED_STATES):
+            # Its worker releases what it holds elsewhere, and the turn ends as `expired` says.
+            await self._run_to_cancel(stored, {})
+        else:
+            await self._cancel_now(stored, expired)
+        return True
 
     async def _run_to_cancel(self, stored: StoredTask, request_context: dict[str, Any]) -> None:
         """Have the worker run once more for a task that it has worked on and that does not run now."""

@@ -1,10 +1,12 @@
-"""How paused tasks end that have waited too long, or have become too old."""
+"""How tasks end that take too long, have waited too long for an answer, or have become too old."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-from errands.model.core import CANCELED, PAUSED_STATES, Message, Part, Role, TaskState
+from errands.model.core import CANCELED, FAILED, PAUSED_STATES, Message, Part, Role, TaskState
 from errands.model.log import StoredTask
 from errands.runtime.journal import new_id
 from errands.runtime.oversight import Oversight
@@ -13,7 +15,7 @@ _UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
 class Expired(msgspec.Struct, frozen=True):
-    """How a paused task ends that was not answered in time."""
+    """How a task ends that has not ended, or was not answered, in time."""
 
     state: TaskState
     message: Message
@@ -21,31 +23,53 @@ class Expired(msgspec.Struct, frozen=True):
     records: tuple[bytes, ...] = ()
 
 
-class Expiry:
-    """The bounds on the paused tasks of one agent: how long they wait, and how old they become."""
+class Moments(NamedTuple):
+    """The times since which tasks are in time, in milliseconds; -1 without a bound. See `Storage.abandoned`."""
 
-    def __init__(self, paused_timeout: float | None, oversight: Oversight | None) -> None:
+    paused_by: int
+    created_by: int
+    unfinished_by: int
+
+
+class Expiry:
+    """The bounds on the tasks of one agent: how long they take, how long they wait, and how old they become."""
+
+    def __init__(self, task_timeout: float | None, paused_timeout: float | None, oversight: Oversight | None) -> None:
+        self._task_timeout = task_timeout
         self._paused_timeout = paused_timeout
         self._oversight = oversight
         self._max_age = None if oversight is None else oversight.max_age
 
-    def moments(self, now: int) -> tuple[int, int]:
-        """Return when tasks must have paused, and been created, to be too late; -1 without a bound."""
-        waited = -1 if self._paused_timeout is None else now - int(self._paused_timeout * 1000)
-        # An age that is just reached is not exceeded.
-        return waited, -1 if self._max_age is None else now - self._max_age - 1
+    def moments(self, now: int) -> Moments:
+        """Return when tasks must have paused, and been created, to be too late."""
+        return Moments(
+            -1 if self._paused_timeout is None else now - int(self._paused_timeout * 1000),
+            # An age that is just reached is not exceeded.
+            -1 if self._max_age is None else now - self._max_age - 1,
+            -1 if self._task_timeout is None else now - int(self._task_timeout * 1000),
+        )
 
     def judge(self, stored: StoredTask, now: int) -> Expired | None:
-        """Return how the task ends, or None while it may wait."""
-        if stored.head.state not in PAUSED_STATES:
+        """Return how the task ends, or None while it may go on."""
+        if (unfinished := self.judge_unfinished(stored, now)) is not None:
+            return unfinished
+        head = stored.head
+        if head.state not in PAUSED_STATES:
             return None
-        paused_by, created_by = self.moments(now)
-        if self._oversight is not None and self._max_age is not None and stored.head.created_at <= created_by:
+        paused_by, created_by, _ = self.moments(now)
+        if self._oversight is not None and self._max_age is not None and head.created_at <= created_by:
             return self._oversight.expire(stored, now)
-        if self._paused_timeout is not None and stored.head.status_at <= paused_by:
+        if self._paused_timeout is not None and head.status_at <= paused_by:
             text = f"Nobody answered within {_words(self._paused_timeout)}."
             return Expired(CANCELED, expiry_message(stored, text, "paused_timeout"))
         return None
+
+    def judge_unfinished(self, stored: StoredTask, now: int) -> Expired | None:
+        """Return how a task in any live state ends that has taken too long since it was created, else None."""
+        if self._task_timeout is None or now - stored.head.created_at < self._task_timeout * 1000:
+            return None
+        text = f"The task was not finished within {_words(self._task_timeout)}."
+        return Expired(FAILED, expiry_message(stored, text, "task_timeout"))
 
 
 def expiry_message(stored: StoredTask, text: str, reason: str) -> Message:

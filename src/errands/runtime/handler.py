@@ -48,8 +48,8 @@ class Handler:
         self.chooses_reply = worker.chooses_reply
         #: See `Worker.hears_cancel`.
         self.hears_cancel = worker.hears_cancel or worker.chooses_reply
-        #: Which paused tasks have waited too long.
-        self.expiry = Expiry(settings.paused_timeout, oversight)
+        #: Which tasks take, or have waited, too long.
+        self.expiry = Expiry(settings.task_timeout, settings.paused_timeout, oversight)
         self._is_overseen = oversight is not None and oversight.is_required
         self._worker = worker
         self._max_attempts = settings.max_attempts

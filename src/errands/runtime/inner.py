@@ -52,7 +52,7 @@ class InnerAgents:
         }
         self._cancelers = {name: Canceler(pool, name, settings) for name in pool.handlers}
         for name in self.workers:
-            pool.on_sweep(self._cancelers[name].end_abandoned)
+            pool.on_expiry(self._cancelers[name].end_abandoned)
 
     async def begin(self, message: Message, call: CallContext, task_id: str) -> StoredTask:
         """Return the task of this id of the agent in `call.scope`, created with its first message unless it exists.

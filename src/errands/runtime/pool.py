@@ -160,7 +160,7 @@ class WorkerPool:
         self._out_of_time = False
         #: While draining: set when nothing runs any more.
         self._idle = asyncio.Event()
-        self._on_sweep: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._on_expiry: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._forcing: set[asyncio.Task[None]] = set()
         #: Tasks of this process that its turns wait for.
         self._awaited: list[tuple[str, Scope]] = []
@@ -169,9 +169,9 @@ class WorkerPool:
         """Run the turns of another agent."""
         self.handlers[handler.agent] = handler
 
-    def on_sweep(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have `call` called every sweep interval, where turns are run."""
-        self._on_sweep.append(call)
+    def on_expiry(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have `call` end the tasks that are too late, at intervals, where turns are run."""
+        self._on_expiry.append(call)
 
     # Starting and stopping
 
@@ -184,6 +184,7 @@ class WorkerPool:
             loops = {"errands-sweep": self._sweep_loop}
             if self._runs_turns:
                 loops |= {"errands-claims": self._claim_loop, "errands-heartbeat": self._heartbeat_loop}
+                loops["errands-expiry"] = self._expiry_loop
                 self._engine.on_work(self._wake.set)
             for name, loop in loops.items():
                 stack.callback(background.create_task(loop(), name=name).cancel)
@@ -499,8 +500,13 @@ class WorkerPool:
 
     def _signal_cancel(self, execution: Execution) -> None:
         execution.cancel_requested = True
-        if execution.turn is not None:
-            execution.turn.request_cancel()
+        turn = execution.turn
+        if turn is not None:
+            if turn.expired is None:
+                # A cancel that comes when the task has taken too long ends it accordingly.
+                expiry = self.handlers[turn.stored.scope.agent].expiry
+                turn.expired = expiry.judge_unfinished(turn.stored, turn.journal.now())
+            turn.request_cancel()
         if execution.force_timer is None:
             timeout = self._settings.cancel_force_timeout
             execution.force_timer = self._loop.call_later(timeout, self._force, execution)
@@ -575,7 +581,15 @@ class WorkerPool:
         while True:
             await asyncio.sleep(self._settings.sweep_interval)
             await self._guarded(self._engine.sweep(every=self._settings.sweep_interval))
-            for call in self._on_sweep if self._runs_turns else ():
+
+    async def _expiry_loop(self) -> None:
+        """End tasks that take or wait too long: a short `task_timeout` is not exceeded by more than a tenth."""
+        interval, timeout = self._settings.sweep_interval, self._settings.task_timeout
+        if timeout is not None:
+            interval = min(interval, max(timeout / 10, self._settings.poll_interval))
+        while True:
+            await asyncio.sleep(interval)
+            for call in self._on_expiry:
                 if not self.draining:
                     await self._guarded(call())
 

@@ -38,6 +38,7 @@ class ServerRole(enum.StrEnum):
 Role = Annotated[ServerRole, Meta(description="one of " + ", ".join(ServerRole))]
 Seconds = Annotated[float, Meta(ge=0, description="seconds (0 or more)")]
 Interval = Annotated[float, Meta(gt=0, description="seconds (more than 0)")]
+Rate = Annotated[float, Meta(gt=0, description="requests per second (more than 0)")]
 #: A negative window disables the check.
 Window = Annotated[float, Meta(description="seconds")]
 Count = Annotated[int, Meta(ge=0, description="a whole number (0 or more)")]
@@ -75,6 +76,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_concurrent_tasks: Amount | None = 1000
     #: Seconds that the longest waiting task may have waited; beyond that, new tasks are refused. None: no limit.
     max_queue_age: Seconds | None = 3600.0
+    #: Seconds from the creation of a task to its end, in the queue, at work or paused; then it fails. None: no limit.
+    task_timeout: Interval | None = None
     #: Seconds that a paused task waits for an answer before it is canceled. None: for ever.
     paused_timeout: Seconds | None = 2_592_000.0
     #: Tries of one turn before the task fails, counting the first.
@@ -93,7 +96,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     # Retention
 
-    #: Seconds that ended tasks are kept after their last change. None: as the store does it, see docs/durability.md.
+    #: Seconds that ended tasks are kept after their last change; `inf` keeps them for ever. None: as the store does it,
+    #: which is 30 days in a durable store, see docs/durability.md.
     keep_ended_for: Seconds | None = None
     #: The same for tasks that completed. None: as `keep_ended_for` says.
     keep_completed_for: Seconds | None = None
@@ -111,6 +115,19 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     keep_contexts_for: Seconds | None = None
     #: Seconds between two clean-ups of ended tasks, whatever the number of processes.
     sweep_interval: Interval = 60.0
+
+    # What one caller may use. A caller is an owner or, without authentication, an address. See docs/limits.md.
+
+    #: Requests per second of one caller to one process. None: no limit.
+    caller_rate: Rate | None = None
+    #: Requests that a caller may send at once before the rate applies.
+    caller_burst: Amount = 100
+    #: Streams of one caller that are open at the same time in one process. None: no limit.
+    caller_max_streams: Amount | None = 1000
+    #: Tasks of one caller that have not ended, in the whole store. None: no limit.
+    caller_max_tasks: Amount | None = None
+    #: Bytes that the tasks of one caller may take in the store. None: no limit.
+    caller_max_bytes: Amount | None = None
 
     # Bindings and cards
 
@@ -131,6 +148,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     public_url: str | None = None
     #: Whether to trust `X-Forwarded-*` headers: only behind a proxy that sets them itself.
     trust_forwarded: Flag = False
+    #: Proxies in front of the server that each add an address to `X-Forwarded-For`, if `trust_forwarded` is set.
+    forwarded_proxies: Amount = 1
     #: The port gRPC listens on; 0 takes a free one. None: no gRPC. Needs `errands[grpc]`.
     grpc_port: Port | None = None
     #: The address gRPC listens on; 0.0.0.0 means every one.

@@ -41,6 +41,16 @@ class EventStream:
         #: Ends the stream from outside, for example when the client has disconnected.
         self.close = close
 
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Have `call` called when the stream is closed. Whoever reads a stream closes it."""
+        close = self.close
+
+        def close_and_call() -> None:
+            close()
+            call()
+
+        self.close = close_and_call
+
     def __aiter__(self) -> AsyncIterator[list[StreamItem]]:
         return self._batches
 

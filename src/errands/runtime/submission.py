@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -22,10 +22,11 @@ from errands.model import core, log
 from errands.model.base import encode, shallow_copy
 from errands.model.marks import REVIEW, is_review
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
-from errands.runtime.call import CallContext
+from errands.runtime.call import LARGE, CallContext, LargeReads
 from errands.runtime.executor import Identifiers
 from errands.runtime.journal import Batch, new_id, status_update
 from errands.runtime.pool import WorkerPool
+from errands.runtime.quotas import store_quotas
 from errands.runtime.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ DELEGATION_DEPTH = "errands/delegation-depth"
 _MAX_DEPTH = 1_000
 #: Milliseconds for which the age of the queue is not asked for again.
 _FRESH = 1000
+#: A version that no task is at.
+NEVER = 2**31 - 1
 #: Seconds that a refused client is asked to wait at most.
 _MAX_RETRY_AFTER = 30
 
@@ -89,6 +92,7 @@ class Submitter:
         self._input_modes = input_modes
         self._identifiers = identifiers
         self._backpressure = Backpressure(self._engine, agent, settings.max_queue_age)
+        self._quotas = store_quotas(self._engine, settings)
         self._max_bytes = MAX_BODIES * settings.max_body_bytes
         self._receipt_window = int(settings.idempotency_window * 1000)
         self._answers_by_context = settings.answer_by_context
@@ -228,7 +232,34 @@ class Submitter:
         resumed = log.StoredTask(task=task, head=stored.head, scope=stored.scope)
         return await self._commit(resumed, request, call, receipt, events, now)
 
-    async def _commit(
+    def _commit(
+        self,
+        stored: log.StoredTask,
+        request: SendMessageRequest,
+        call: CallContext,
+        receipt: bytes,
+        events: Batch,
+        now: int,
+    ) -> Coroutine[Any, Any, Submission]:
+        """Commit a task that has something to do; the pool runs it at once if there is room."""
+        if events.size > LARGE and call.large_reads is not None:
+            return self._commit_large(call.large_reads, stored, request, call, receipt, events)
+        return self._commit_now(stored, request, call, receipt, events, now)
+
+    async def _commit_large(
+        self,
+        turns: LargeReads,
+        stored: log.StoredTask,
+        request: SendMessageRequest,
+        call: CallContext,
+        receipt: bytes,
+        events: Batch,
+    ) -> Submission:
+        """Do so one at a time: small messages would wait behind all large ones that are on their way to the store."""
+        async with turns.one_at_a_time(0):
+            return await self._commit_now(stored, request, call, receipt, events, self._journal.now())
+
+    async def _commit_now(
         self,
         stored: log.StoredTask,
         request: SendMessageRequest,
@@ -237,7 +268,6 @@ class Submitter:
         events: Batch,
         now: int,
     ) -> Submission:
-        """Commit a task that has something to do; the pool runs it at once if there is room."""
         options = self._options_of(request, call)
         if options is not log.PLAIN and not options.is_plain:
             events.drafts.append(log.Draft("request", encode(options)))
@@ -256,17 +286,23 @@ class Submitter:
             unread=1,
             context_id=task.context_id or "",
         )
-        submitted = await self._pool.commit_and_run(
-            stored,
-            change,
-            events,
-            message_id=request.message.message_id,
-            options=options,
-            request_context=call.request_context,
-            # What is delegated is part of a task that was accepted.
-            admit=self._backpressure.admit if is_new and not call.parent else None,
-            is_delegated=call.parent != "",
-        )
+        is_counted = self._quotas is not None and not call.parent
+        done = await self._take_quota(change, is_new=is_new) if is_counted else None
+        try:
+            submitted = await self._pool.commit_and_run(
+                stored,
+                change,
+                events,
+                message_id=request.message.message_id,
+                options=options,
+                request_context=call.request_context,
+                # What is delegated is part of a task that was accepted.
+                admit=self._backpressure.admit if is_new and not call.parent else None,
+                is_delegated=call.parent != "",
+            )
+        finally:
+            if done is not None:
+                done()
         return Submission(submitted, events.drafts if is_new else [], is_undecided=self._chooses_reply)
 
     async def _queue(
@@ -306,9 +342,27 @@ class Submitter:
             # The terminal guard refuses it, but only after a repeated message has been recognised.
             change = msgspec.structs.replace(change, state=core.SUBMITTED)
         with self._pool.keeping_context(stored.task.id, message.message_id, call.request_context):
-            await self._journal.commit(change)
+            is_counted = self._quotas is not None and not call.parent
+            done = await self._take_quota(change, is_new=False) if is_counted else None
+            try:
+                await self._journal.commit(change)
+            finally:
+                if done is not None:
+                    done()
         stored = await self._engine.load(stored.task.id, call.scope)
         return Submission(stored, queued=True)
+
+    async def _take_quota(self, change: log.Change, *, is_new: bool) -> Callable[[], None]:
+        """Count a message against the quotas of its sender, and return what to call when it is committed.
+
+        Raise a `QuotaError`, but `DuplicateMessageError` for a message that was accepted before.
+        """
+        assert self._quotas is not None
+        try:
+            return await self._quotas.take(change, is_new=is_new)
+        except errors.QuotaError:
+            await check_receipt(self._engine, change)
+            raise
 
     def _options_of(self, request: SendMessageRequest, call: CallContext) -> log.RequestOptions:
         """Return what the sender asked for beside the message; only executors are shown all of it."""
@@ -364,17 +418,7 @@ class Backpressure:
                 self._agent,
                 self._age,
             )
-        # The receipt is checked first, and the version always fails: the task does not exist.
-        known = log.Change(
-            task_id=change.task_id,
-            scope=change.scope,
-            expected=1,
-            receipt=change.receipt,
-            receipt_since=change.receipt_since,
-            at=change.at,
-        )
-        with suppress(errors.ConcurrencyError):
-            await self._engine.commit(known)
+        await check_receipt(self._engine, change)
         raise errors.OverloadedError(
             f"Tasks of this agent have waited for {self._age:.0f} s to be taken up, so no new one is accepted now; "
             "send the message again later",
@@ -388,6 +432,21 @@ class Backpressure:
             self._asked_at = now
             self._age = (await self._engine.queue_age([self._agent]) or 0) / 1000
         return self._age
+
+
+async def check_receipt(engine: Engine, change: log.Change) -> None:
+    """Raise `DuplicateMessageError` if the message of a change that is refused was accepted before."""
+    # The receipt is checked first, and the version always fails.
+    known = log.Change(
+        task_id=change.task_id,
+        scope=change.scope,
+        expected=NEVER,
+        receipt=change.receipt,
+        receipt_since=change.receipt_since,
+        at=change.at,
+    )
+    with suppress(errors.ConcurrencyError):
+        await engine.commit(known)
 
 
 def check_context(message: core.Message, stored: log.StoredTask) -> None:

@@ -43,7 +43,7 @@ class TaskManager:
         self._engine = handler.journal.engine
         self._settings = settings
         self._canceler = Canceler(pool, agent, settings)
-        pool.on_sweep(self._canceler.end_abandoned)
+        pool.on_expiry(self._canceler.end_abandoned)
         self._submitter = Submitter(pool, agent, input_modes=input_modes, settings=settings, identifiers=identifiers)
         self._streams = Streams(self._engine, settings.keep_alive)
 

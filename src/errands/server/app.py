@@ -64,8 +64,7 @@ class A2AServer:
     `memory`, a URL such as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`.
     `auth` is a list of schemes by which callers authenticate, or a file with them. `inner` are agents to which it
     delegates and that clients cannot reach. `signing` are the keys that sign the card. Settings come from `settings`, or
-    else from
-    `ERRANDS_*` environment variables; every setting is also a keyword argument, which wins over both. Raises
+    else from `ERRANDS_*` environment variables; every setting is also a keyword argument, which wins over both. Raises
     `ConfigurationError` for wrong arguments.
     """
 
@@ -359,7 +358,7 @@ class A2AServer:
                 self._routes,
                 self.cards,
                 self._extended_card_provider,
-                max_parts=settings.max_message_parts,
+                settings=settings,
                 authorization=self._authorization,
             )
             if settings.grpc_port is not None and serves:

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from errands.errors import A2AError, InvalidRequestError, ParseError, PayloadTooLargeError, UnavailableError
 from errands.runtime.call import LARGE
 from errands.runtime.middleware import RequestEnvelope
+from errands.runtime.quotas import CallerKey
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream, StreamItem
 from errands.server.errors import client_error
@@ -54,12 +55,16 @@ class IncomingRequest:
     ends_at_pause = False
     #: The envelope that head-only middleware has filled in; None until that middleware has run.
     envelope: RequestEnvelope | None = None
+    #: Whom the request is counted for, once it has been counted.
+    caller_key: CallerKey | None = None
     #: See `CallContext`. Set from the dialect.
     answers_by_context = False
     #: Where large requests take turns.
     large_work: LargeWork
     #: Called when the message is committed and only the end of the turn is left to wait for.
     on_accepted: Callable[[], object] | None = None
+    #: As how many requests it counts.
+    weight = 1
 
     def one_at_a_time(self, size: int) -> AbstractAsyncContextManager[object]:
         """Return a block in which `size` bytes may be read for this request, when it is its turn."""
@@ -102,6 +107,14 @@ class HttpExchange(IncomingRequest):
     @property
     def has_body(self) -> bool:
         return self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
+
+    @property
+    def weight(self) -> int:  # type: ignore[override]
+        """As how many requests it counts: one for each piece of `LARGE_BODY` bytes. Without a length it is a guess."""
+        length = self.headers.get(b"content-length", b"0")
+        if b"transfer-encoding" in self.headers or not length.isdigit() or len(length) > 18:
+            return 1 + LARGE // LARGE_BODY
+        return 1 + min(int(length), self._settings.max_body_bytes) // LARGE_BODY
 
     async def body(self) -> bytes:
         """Return the whole body.
@@ -229,7 +242,11 @@ class HttpExchange(IncomingRequest):
         end: Callable[[], bytes] = bytes,
     ) -> None:
         """Send each item as `frame_of` writes it, and what `end` returns when the stream is over."""
-        await self.begin_stream()
+        try:
+            await self.begin_stream()
+        except BaseException:
+            stream.close()
+            raise
         # Closing the stream wakes the loop below, so a client that disconnects is noticed at once.
         watcher = asyncio.ensure_future(self.disconnected())
         watcher.add_done_callback(lambda _: stream.close())

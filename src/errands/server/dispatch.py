@@ -19,11 +19,15 @@ from errands.operations import OPERATIONS, Operation
 from errands.runtime import validation
 from errands.runtime.call import CallContext
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
+from errands.runtime.quotas import CallerKey, OpenStreams, RequestRate
+from errands.runtime.settings import Settings
+from errands.runtime.streams import EventStream
 from errands.runtime.task_manager import TaskManager
 from errands.server.asgi import IncomingRequest
 from errands.server.authorization import OWNER_HEADER, Authorization
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
 from errands.server.errors import client_error
+from errands.server.request_guard import client_address
 from errands.server.routing import Routes
 from errands.wire.bounds import MAX_DEPTH, check_outline, check_parts
 from errands.wire.dialect import EXTENSION_HEADERS
@@ -48,7 +52,7 @@ class Dispatcher:
         cards: CardPublisher,
         extended_card_provider: ExtendedCardProvider | None = None,
         *,
-        max_parts: int,
+        settings: Settings,
         authorization: Authorization | None = None,
     ) -> None:
         self.routes = routes
@@ -65,7 +69,13 @@ class Dispatcher:
         self._body_middlewares = middlewares[len(self.head_middlewares) :]
         self._shows_results = any(type(one).after_dispatch is not A2AMiddleware.after_dispatch for one in middlewares)
         self._extended_card_provider = extended_card_provider
-        self.max_parts = max_parts
+        self.max_parts = settings.max_message_parts
+        self._settings = settings
+        rate, most_streams = settings.caller_rate, settings.caller_max_streams
+        self._rate = None if rate is None else RequestRate(rate, settings.caller_burst)
+        self._streams = None if most_streams is None else OpenStreams(most_streams)
+        #: Whether bindings call `check_head` before they read or decode a body.
+        self.checks_head = bool(self.head_middlewares) or self._rate is not None
         self._methods: dict[str, Perform] = {
             operation.name: getattr(tasks, operation.method)
             for operation in OPERATIONS.values()
@@ -78,19 +88,41 @@ class Dispatcher:
         self._required = [extension.uri for extension in extensions if extension.required]
 
     async def check_head(self, exchange: IncomingRequest) -> None:
-        """Run the middleware that needs no body. Raises only `A2AError`.
+        """Run the middleware that needs no body, and count the request. Raises only `A2AError`.
 
-        A binding calls this before it reads or decodes a body, if there are `head_middlewares`.
+        A binding calls this before it reads or decodes a body, if `checks_head` says so.
         """
         envelope = RequestEnvelope()
+        if self._rate is not None and exchange.caller_key is None:
+            # Requests without a name or with wrong credentials count for their address, and are not looked at
+            # when there are too many.
+            self._rate.check(client_address(exchange, self._settings))
         try:
             for middleware in self.head_middlewares:
                 await middleware.before_dispatch(envelope, exchange.request)
+        except errors.AuthenticationRequiredError:
+            self._count(exchange, RequestEnvelope())
+            raise
         except errors.A2AError:
             raise
         except Exception as error:
             raise client_error(error, "a request") from None
         exchange.envelope = envelope
+        if envelope.owner or not self._body_middlewares:
+            self._count(exchange, envelope)
+
+    def _count(self, exchange: IncomingRequest, envelope: RequestEnvelope) -> None:
+        """Note whose request it is, and count it once. Raises `TooManyRequestsError`."""
+        if exchange.caller_key is not None or (self._rate is None and not envelope.owner):
+            return
+        exchange.caller_key = self._key_of(exchange, envelope)
+        if self._rate is not None:
+            self._rate.take(exchange.caller_key, exchange.weight)
+
+    def _key_of(self, exchange: IncomingRequest, envelope: RequestEnvelope) -> CallerKey:
+        if envelope.owner:
+            return envelope.tenant, envelope.owner
+        return client_address(exchange, self._settings)
 
     def check_outline(self, operation: Operation, params: bytes) -> None:
         """Raise `PayloadTooLargeError` for too many parts. Bindings call it if decoding would take long."""
@@ -126,6 +158,8 @@ class Dispatcher:
             envelope.params = request
         for middleware in self._body_middlewares:
             await middleware.before_dispatch(envelope, exchange.request)
+        if exchange.caller_key is None:
+            self._count(exchange, envelope)
         tenant, owner, email = (
             validation.text(f"envelope.{name}, which a middleware has set,", getattr(envelope, name))
             for name in ("tenant", "owner", "email")
@@ -177,7 +211,25 @@ class Dispatcher:
         call.on_accepted, call.large_reads = exchange.on_accepted, exchange
         if exchange.answers_by_context:
             call.answers_by_context = True
+        if operation.streams and self._streams is not None:
+            return self._open_stream(self._streams, self._methods[operation.name], request, call, exchange)
         return self._methods[operation.name](request, call)
+
+    async def _open_stream(
+        self, streams: OpenStreams, perform: Perform, request: Any, call: CallContext, exchange: IncomingRequest
+    ) -> EventStream:
+        """Perform an operation that streams, if its caller may have another stream open."""
+        caller = exchange.caller_key
+        if caller is None:
+            caller = self._key_of(exchange, RequestEnvelope())
+        closed = streams.open(caller)
+        try:
+            stream: EventStream = await perform(request, call)
+        except BaseException:
+            closed()
+            raise
+        stream.on_close(closed)
+        return stream
 
     def check_version(self, exchange: IncomingRequest) -> None:
         """Raise `VersionNotSupportedError` if the client asks for a version that is not served here.

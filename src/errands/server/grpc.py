@@ -192,7 +192,7 @@ class GrpcService:
 
     async def _serve(self, rpc: Rpc, context: Any, request: GrpcRequest) -> bytes | None:
         self._dispatcher.check_version(request)
-        if self._dispatcher.head_middlewares:
+        if self._dispatcher.checks_head:
             await self._dispatcher.check_head(request)
         if self._codec.variant is not None:
             rpc = self._codec.variant(request.headers.get(b"user-agent", b"")).rpc_of(rpc.operation)

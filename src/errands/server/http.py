@@ -177,7 +177,7 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
     try:
         if exchange.headers.get(b"content-type") != JSON_TYPE:
             check_content_type(exchange)
-        if dispatcher.head_middlewares:
+        if dispatcher.checks_head:
             await dispatcher.check_head(exchange)
         body = await exchange.body()
         try:
@@ -232,7 +232,7 @@ async def serve_rest(exchange: HttpExchange, dispatcher: Dispatcher, routed: Rou
         dispatcher.check_version(exchange)
         if is_post:
             check_content_type(exchange, operation, dialect.media_type)
-        if dispatcher.head_middlewares:
+        if dispatcher.checks_head:
             await dispatcher.check_head(exchange)
         body = await exchange.body() if is_post else b""
         if body.strip() in (b"", b"null"):  # the official Go client sends null when it has no body

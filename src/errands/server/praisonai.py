@@ -39,7 +39,7 @@ async def serve(exchange: HttpExchange, dispatcher: Dispatcher, cards: CardPubli
     exchange.answers_by_context = True
     try:
         check_content_type(exchange)
-        if dispatcher.head_middlewares:
+        if dispatcher.checks_head:
             await dispatcher.check_head(exchange)
         body = await exchange.body()
         try:

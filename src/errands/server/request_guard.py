@@ -83,6 +83,45 @@ def check_host_name(exchange: HttpExchange, settings: Settings) -> None:
         )
 
 
+# Addresses of clients
+
+
+def client_address(exchange: IncomingRequest, settings: Settings) -> str:
+    """Return the address of the client, of an IPv6 address its network of 64 bits; "" if it is not known.
+
+    Behind proxies that are trusted, it is the one that the first of them has added to `X-Forwarded-For`. What is before
+    that may be invented by the client.
+    """
+    if settings.trust_forwarded:
+        values = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name == b"x-forwarded-for"]
+        added = ",".join(values).split(",")
+        if len(added) >= settings.forwarded_proxies:
+            address = added[-settings.forwarded_proxies].strip()
+            if len(address) <= _MAX_CACHED and (network := _network_of(address)):
+                return network
+    client = exchange.scope.get("client")
+    return _network_of(client[0]) or client[0] if client else ""
+
+
+@lru_cache(maxsize=4096)
+def _network_of(text: str) -> str:
+    """Return an address, with or without a port, as one text; "" if it is not an address."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    # A client of IPv6 has a whole network of 64 bits.
+    return str(ipaddress.ip_network((address, 64), strict=False))
+
+
 def is_loopback(host: str) -> bool:
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 

@@ -292,7 +292,7 @@ async def test_an_unknown_status_is_refused_with_the_possible_ones(agent: Script
             client.list_tasks(status="sleeping")
 
 
-@pytest.mark.parametrize("reason", sorted(STATUS.keys() - {"OVERLOADED", "UNAVAILABLE"}))
+@pytest.mark.parametrize("reason", sorted(name for name in STATUS if not issubclass(ERRORS[name], UnavailableError)))
 async def test_an_error_of_the_protocol_arrives_as_its_class(agent: ScriptedAgent, reason: str) -> None:
     kind = ERRORS[reason]
     agent.plays(agent.refusal(kind("what happened")))

@@ -38,6 +38,7 @@ BEYOND = """
     input_required --> failed: past max_age
     auth_required --> failed: past max_age
     working --> working: ctx.send_status()
+    submitted --> failed: past task_timeout
 """
 
 STATES = list(TaskState)

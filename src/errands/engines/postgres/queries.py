@@ -18,7 +18,7 @@ from errands.engines.postgres.connection import Connection, ReaderPool
 from errands.engines.statements import read_queries
 from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
-from errands.model.core import UNSPECIFIED, TaskState
+from errands.model.core import TERMINAL_STATES, UNSPECIFIED, TaskState
 from errands.model.log import AskingQuery, Event, Head, ListPage, ListQuery, LogSlice, Scope, StoredTask
 
 #: The statements of `queries.sql` by name.
@@ -194,11 +194,25 @@ class PostgresQueries(LocalEngine):
         leave_out_artifacts(tasks)
         return tasks
 
-    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
+    async def abandoned(
+        self, agent: str, paused_by: int, created_by: int, limit: int, unfinished_by: int = -1
+    ) -> Abandoned:
+        created_by = max(created_by, unfinished_by)
         # Without a bound on the age, only those that paused long ago are looked at.
         newest = paused_by if created_by < 0 else FAR
-        rows = await self._fetch("abandoned", storable(agent), newest, paused_by, created_by, limit)
-        return [(readable(key), Scope(*map(readable, scope))) for key, *scope in rows]
+        rows = [*await self._fetch("abandoned", storable(agent), newest, paused_by, created_by, limit)]
+        if unfinished_by >= 0:
+            rows += await self._fetch("unfinished", storable(agent), unfinished_by, limit)
+        return [(readable(key), Scope(*map(readable, scope))) for key, *scope in rows[:limit]]
+
+    async def count_live(self, scope: Scope) -> int:
+        live = [state.value for state in TaskState if state not in TERMINAL_STATES]
+        count: int = await self._fetch_value("tally", scope_key(scope), live)
+        return count
+
+    async def stored_bytes(self, scope: Scope) -> int:
+        size: int = await self._fetch_value("stored_bytes", scope_key(scope))
+        return size
 
     async def list(self, query: ListQuery) -> ListPage:
         if not are_texts(*query.scope, query.context_id):

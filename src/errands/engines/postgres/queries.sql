@@ -442,6 +442,18 @@ WHERE agent = $1 AND state IN ('TASK_STATE_INPUT_REQUIRED', 'TASK_STATE_AUTH_REQ
     AND status_at <= $2::bigint AND (status_at <= $3::bigint OR created_at <= $4::bigint)
 LIMIT $5::bigint
 
+-- name: unfinished
+-- Tasks of one agent that were created long ago, in the queue or at work, and are not to be canceled already.
+SELECT id, tenant, owner, agent FROM tasks
+WHERE agent = $1 AND due_at IS NOT NULL AND created_at <= $2::bigint AND NOT cancel_requested
+LIMIT $3::bigint
+
+-- name: stored_bytes
+-- How many bytes the events and snapshots of a scope's tasks have. Only their lengths are read.
+SELECT coalesce(sum(length(events.data)), 0)::bigint
+FROM tasks JOIN events ON events.task = tasks.no
+WHERE tasks.scope = $1::bigint
+
 -- name: overgrown
 -- Of the next tasks after an id: the last one, and those that hold more events than are to be kept.
 SELECT max(id), array_agg(id ORDER BY id) FILTER (WHERE length > $1)

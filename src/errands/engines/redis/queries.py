@@ -14,6 +14,7 @@ from errands.engines.redis.connection import RedisServer
 from errands.engines.redis.schema import LOST, Keys, TaskHash, read_events, read_hash, read_stored, scope_name
 from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
+from errands.model.core import TERMINAL_STATES, TaskState
 from errands.model.log import AskingQuery, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
 #: Tasks that one request looks at: the server does nothing else while it does.
@@ -125,12 +126,40 @@ class RedisQueries(LocalEngine):
         leave_out_artifacts(asking)
         return asking
 
-    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
+    async def abandoned(
+        self, agent: str, paused_by: int, created_by: int, limit: int, unfinished_by: int = -1
+    ) -> Abandoned:
         names: set[bytes] = set()
-        for kind, before in (("paused", paused_by), ("aging", created_by)):
+        for kind, before in (("paused", paused_by), ("aging", max(created_by, unfinished_by))):
             names.update(await self.server.do("zrangebyscore", self.keys(kind, agent), 0, before, start=0, num=limit))
         ids = [name.decode() for name in names][:limit]
-        return [(task_id, task.scope) for task_id, task in (await self.look(ids)).items()]
+        found = [(task_id, task.scope) for task_id, task in (await self.look(ids)).items()]
+        start = 0
+        while unfinished_by >= 0 and len(found) < limit:
+            # No set has the queue by age. Tasks that move in it meanwhile may be missed, until the next call.
+            queued = await self.server.do("zrange", self.keys("queue", agent), start, start + LOOK - 1)
+            found += [
+                (task_id, task.scope)
+                for task_id, task in (await self.look([name.decode() for name in queued])).items()
+                if task.head.created_at <= unfinished_by and not task.head.cancel_requested
+            ]
+            start += LOOK
+            if len(queued) < LOOK:
+                break
+        return found[:limit]
+
+    async def count_live(self, scope: Scope) -> int:
+        live = [self.keys.listing(scope, state=state) for state in TaskState if state not in TERMINAL_STATES]
+        return sum([await self.server.do("zcard", listing) for listing in live])
+
+    async def stored_bytes(self, scope: Scope) -> int:
+        listing, start, size = self.keys.listing(scope), 0, 0
+        while True:
+            ids = await self.server.do("zrange", listing, start, start + LOOK - 1)
+            size += await self.server.ask("bytes", ids=[name.decode() for name in ids]) if ids else 0
+            start += LOOK
+            if len(ids) < LOOK:
+                return size
 
     async def list(self, query: ListQuery) -> ListPage:
         return await list_page(_RedisListing(self, query), query, self.clock())

@@ -209,19 +209,38 @@ class SQLiteQueries(LocalEngine):
 
     @reading
     def abandoned(
-        self, connection: sqlite3.Connection, agent: str, paused_by: int, created_by: int, limit: int
+        self,
+        connection: sqlite3.Connection,
+        agent: str,
+        paused_by: int,
+        created_by: int,
+        limit: int,
+        unfinished_by: int = -1,
     ) -> Abandoned:
-        # Without a bound on the age, only those that paused long ago are looked at.
-        newest = paused_by if created_by < 0 else FAR
+        created_by = max(created_by, unfinished_by)
         parameters = {
             "agent": agent,
             "paused_by": paused_by,
             "created_by": created_by,
-            "newest": newest,
+            # Without a bound on the age, only those that paused long ago are looked at.
+            "newest": paused_by if created_by < 0 else FAR,
+            "unfinished_by": unfinished_by,
             "limit": limit,
         }
         rows = connection.execute(QUERIES["abandoned"], parameters).fetchall()
-        return [(task_id, Scope(*scope)) for task_id, *scope in rows]
+        if unfinished_by >= 0:
+            rows += connection.execute(QUERIES["unfinished"], parameters).fetchall()
+        return [(task_id, Scope(*scope)) for task_id, *scope in rows[:limit]]
+
+    @reading
+    def count_live(self, connection: sqlite3.Connection, scope: Scope) -> int:
+        count: int = connection.execute(QUERIES["count_live"], scope._asdict()).fetchone()[0]
+        return count
+
+    @reading
+    def stored_bytes(self, connection: sqlite3.Connection, scope: Scope) -> int:
+        size: int = connection.execute(QUERIES["stored_bytes"], scope._asdict()).fetchone()[0]
+        return size
 
     @reading
     def list(self, connection: sqlite3.Connection, query: ListQuery) -> ListPage:

@@ -245,6 +245,30 @@ WHERE agent = :agent AND due_at IS NULL AND (state = 'TASK_STATE_INPUT_REQUIRED'
     AND status_at <= :newest AND (status_at <= :paused_by OR created_at <= :created_by)
 LIMIT :limit
 
+-- name: unfinished
+-- Tasks of one agent that were created long ago, in the queue or at work, and are not to be canceled already.
+SELECT id, tenant, owner, agent FROM tasks INDEXED BY tasks_due
+WHERE agent = :agent AND due_at IS NOT NULL AND created_at <= :unfinished_by AND NOT cancel_requested
+LIMIT :limit
+
+-- name: count_live
+-- How many tasks of a scope are in the queue, at work or paused; only live ones are in these two indexes.
+SELECT (
+    SELECT count(*) FROM tasks INDEXED BY tasks_due
+    WHERE agent = :agent AND due_at IS NOT NULL AND tenant = :tenant AND owner = :owner
+) + (
+    SELECT count(*) FROM tasks INDEXED BY tasks_paused
+    WHERE agent = :agent AND due_at IS NULL
+        AND (state = 'TASK_STATE_INPUT_REQUIRED' OR state = 'TASK_STATE_AUTH_REQUIRED')
+        AND tenant = :tenant AND owner = :owner
+)
+
+-- name: stored_bytes
+-- How many bytes the events and snapshots of a scope's tasks have. Only their lengths are read.
+SELECT coalesce(sum(length(events.data)), 0)
+FROM tasks INDEXED BY tasks_listed JOIN events ON events.place >= tasks.no << 28 AND events.place < (tasks.no + 1) << 28
+WHERE tenant = :tenant AND owner = :owner AND agent = :agent
+
 -- name: some_tasks
 -- The next tasks of any scope after a number.
 SELECT {record} FROM tasks WHERE no > ? ORDER BY no LIMIT ?

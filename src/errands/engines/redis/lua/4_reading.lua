@@ -134,3 +134,14 @@ requests.canceling = function(request)
     end
     return ids
 end
+
+-- How many bytes of memory some tasks take, about: of a long log the server measures a sample.
+requests.bytes = function(request)
+    local bytes = 0
+    for _, id in ipairs(request.ids) do
+        for _, kind in ipairs({'task:', 'log:', 'records:'}) do
+            bytes = bytes + (redis.call('MEMORY', 'USAGE', BASE .. kind .. id) or 0)
+        end
+    end
+    return bytes
+end

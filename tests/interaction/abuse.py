@@ -1,0 +1,239 @@
+"""Clients that abuse a server and clients that do not, each kind in a process of its own, on this machine only.
+
+    python -m tests.interaction.abuse honest|hostile URL SECONDS CLIENTS STREAMS
+
+Each process prints what it has seen as JSON when its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import uvloop
+
+#: Requests per second of one honest client.
+PACE = 25
+#: The accounts that all hostile clients share, and those of the streams that are never read.
+ACCOUNTS = [f"hostile-{number}" for number in range(4)]
+STREAMERS = [f"streamer-{number}" for number in range(4)]
+HONEST = [f"honest-{number}" for number in range(20)]
+MEGABYTE = 1_000_000
+
+
+# Made once: making them costs the machine, which has all sides to serve, more than refusing them.
+GIANT = b'{"message":{"messageId":"%b","role":"ROLE_USER","parts":[{"text":"' + b"x" * 9 * MEGABYTE + b'"}]}}'
+NESTED = b"[" * MEGABYTE
+TINY_VALUES = b'{"jsonrpc":"2.0","params":[' + b"[]," * MEGABYTE + b"1]}"
+
+
+class Connection:
+    """A connection over which requests are written and, perhaps, answers read."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, key: str, path: str, body: bytes | None = None, method: str = "POST") -> None:
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nA2A-Version: 1.0\r\n"
+            f"X-API-Key: {key}\r\nContent-Length: {len(body or b'')}\r\n\r\n"
+        )
+        self.writer.write(head.encode() + (body or b""))
+        await self.writer.drain()
+
+    async def answer(self) -> tuple[int, bytes]:
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+        return int(head.split(b" ", 2)[1]), await self.reader.readexactly(int(length)) if length else b""
+
+
+def send_body(text: str) -> bytes:
+    message = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}]}
+    configuration = {"returnImmediately": text != "hi"}
+    return json.dumps({"message": message, "configuration": configuration}).encode()
+
+
+class Clients:
+    """The clients of one process, and what they have seen."""
+
+    def __init__(self, url: str, seconds: float, clients: int, streams: int) -> None:
+        address = urlsplit(url)
+        self._host, self._port = address.hostname or "", address.port or 80
+        self._end = time.monotonic() + seconds
+        self._clients, self._streams = clients, streams
+        #: The address from which the clients connect.
+        self._source = ""
+        self.taken: list[float] = []
+        self.failures: list[str] = []
+        self.statuses: Counter[str] = Counter()
+
+    async def connect(self) -> Connection:
+        source = (self._source, 0) if self._source else None
+        return Connection(*await asyncio.open_connection(self._host, self._port, local_addr=source))
+
+    @property
+    def goes_on(self) -> bool:
+        return time.monotonic() < self._end
+
+    # Honest clients
+
+    async def honest(self) -> None:
+        await asyncio.gather(*(self._honest_client(HONEST[number]) for number in range(self._clients)))
+
+    async def _honest_client(self, key: str) -> None:
+        connection = await self.connect()
+        await asyncio.sleep(random.random() / PACE)
+        while self.goes_on:
+            began = time.perf_counter()
+            try:
+                await connection.send(key, "/message:send", send_body("hi"))
+                status, body = await connection.answer()
+                if status != 200 or b'"TASK_STATE_COMPLETED"' not in body:
+                    self.failures.append(f"{status} {body[:300]!r}")
+            except (OSError, EOFError) as error:
+                self.failures.append(repr(error))
+                connection = await self.connect()
+            took = time.perf_counter() - began
+            self.taken.append(took)
+            await asyncio.sleep(max(1 / PACE - took, 0))
+
+    # Hostile clients
+
+    async def hostile(self) -> None:
+        self._source = "127.0.0.2"
+        kinds: list[Callable[[str], Awaitable[str]]] = [
+            self._giant_body,
+            self._nested_body,
+            self._tiny_values,
+            self._trickle,
+            self._random_ids,
+            self._cancels,
+            self._guesses_keys,
+            self._webhooks,
+        ]
+        accounts = itertools.cycle(ACCOUNTS)
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._clients):
+                group.create_task(self._repeat(kinds[number % len(kinds)], next(accounts)))
+            group.create_task(self._unread_streams())
+
+    async def _repeat(self, attack: Callable[[str], Awaitable[str]], key: str) -> None:
+        while self.goes_on:
+            seen = "nothing"
+            with suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, RuntimeError, ValueError):
+                async with asyncio.timeout(max(self._end - time.monotonic(), 0.01)):
+                    seen = await attack(key)
+            self.statuses[f"{attack.__name__.strip('_')} {seen}"] += 1
+            # As far away as an attacker over a network: this machine does the work of all sides.
+            await asyncio.sleep(0.05)
+
+    async def _ask(self, key: str, path: str, body: bytes | None = None, method: str = "POST") -> str:
+        connection = await self.connect()
+        try:
+            await connection.send(key, path, body, method)
+            return str((await connection.answer())[0])
+        finally:
+            connection.writer.close()
+
+    async def _giant_body(self, key: str) -> str:
+        return await self._ask(key, "/message:send", GIANT % str(uuid4()).encode())
+
+    async def _nested_body(self, key: str) -> str:
+        return await self._ask(key, "/", NESTED)
+
+    async def _tiny_values(self, key: str) -> str:
+        return await self._ask(key, "/", TINY_VALUES)
+
+    async def _trickle(self, key: str) -> str:
+        connection = await self.connect()
+        try:
+            for byte in b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n\r\n" + b" " * 1000:
+                connection.writer.write(bytes([byte]))
+                await connection.writer.drain()
+                await asyncio.sleep(0.1)
+                if not self.goes_on or connection.reader.at_eof():
+                    break
+            return "sent"
+        finally:
+            connection.writer.close()
+
+    async def _random_ids(self, key: str) -> str:
+        connection = await self.connect()
+        try:
+            for path, method in (("", "GET"), (":cancel", "POST"), (":subscribe", "GET")):
+                await connection.send(key, f"/tasks/{uuid4()}{path}", method=method)
+                status, _ = await connection.answer()
+            return str(status)
+        finally:
+            connection.writer.close()
+
+    async def _cancels(self, key: str) -> str:
+        connection = await self.connect()
+        try:
+            await connection.send(key, "/message:send", send_body("slow"))
+            status, body = await connection.answer()
+            if status == 200:
+                task_id = json.loads(body)["task"]["id"]
+                await connection.send(key, f"/tasks/{task_id}:cancel", b"{}")
+                status, _ = await connection.answer()
+            return str(status)
+        finally:
+            connection.writer.close()
+
+    async def _guesses_keys(self, key: str) -> str:
+        return await self._ask(str(uuid4()), "/message:send", send_body("hi"))
+
+    async def _webhooks(self, key: str) -> str:
+        config = json.dumps({"url": "http://127.0.0.1:9/", "taskId": str(uuid4())}).encode()
+        return await self._ask(key, f"/tasks/{uuid4()}/pushNotificationConfigs", config)
+
+    async def _unread_streams(self) -> None:
+        """Open streams that are never read, on tasks that go on saying something."""
+        opened: list[Connection] = []
+        subjects: list[tuple[str, str]] = []
+        for key, _ in itertools.product(STREAMERS, range(3)):
+            connection = await self.connect()
+            await connection.send(key, "/message:send", send_body("talk"))
+            _, body = await connection.answer()
+            subjects.append((key, json.loads(body)["task"]["id"]))
+            connection.writer.close()
+        subjects.sort(key=lambda subject: subject[1])
+
+        async def open_stream(key: str, task_id: str, delay: float) -> None:
+            await asyncio.sleep(delay)
+            with suppress(OSError, EOFError):
+                connection = await self.connect()
+                opened.append(connection)
+                await connection.send(key, f"/tasks/{task_id}:subscribe", method="GET")
+                status = (await connection.reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode()
+                connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
+                self.statuses[f"streams {status}"] += 1
+
+        wanted = enumerate(itertools.islice(itertools.cycle(subjects), self._streams))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(self._end - time.monotonic(), 0)):
+                # No faster than the rate that an account has.
+                await asyncio.gather(*(open_stream(*subject, number / 100) for number, subject in wanted))
+        await asyncio.sleep(max(self._end - time.monotonic(), 0))
+        for connection in opened:
+            connection.writer.transport.abort()
+
+
+async def main(role: str, url: str, seconds: str, clients: str, streams: str) -> None:
+    run = Clients(url, float(seconds), int(clients), int(streams))
+    await (run.honest() if role == "honest" else run.hostile())
+    seen = {"taken": run.taken, "failures": run.failures, "statuses": run.statuses}
+    sys.stdout.write(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    uvloop.run(main(*sys.argv[1:]))
