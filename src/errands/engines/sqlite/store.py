@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count, groupby
 from queue import Empty, SimpleQueue
@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from errands import lifecycle
-from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow, failures, lease_signals
+from errands.engines.commit import Accepted, CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow, failures, lease_signals
 from errands.engines.sqlite import queries
 from errands.engines.sqlite.connection import FileError, ReaderThreads, ServedFile, SQLiteOptions, explain
 from errands.engines.sqlite.queries import QUERIES, VERSION_BITS, json_text
 from errands.engines.sqlite.schema import open_writer
 from errands.errors import ErrandsError, StorageError
 from errands.lifecycle import Judged, Receipt, receipt_until
-from errands.model.log import Change, Head, Lease, LeaseSignal, Scope, StoredTask
+from errands.model.log import Change, Delivery, Head, Lease, LeaseSignal, OutboxEntry, Scope, StoredTask
 
 _T = TypeVar("_T")
 
@@ -287,6 +287,8 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
     #: Rows of which more changes than the version and the time.
     touched: dict[int, TaskRow] = {}
     appended: dict[int, TaskRow] = {}
+    #: Changes of tasks with push configs.
+    outbox: list[Accepted] = []
     for accepted in batch.accepted:
         row, change = accepted.row, accepted.judged.change
         base = row.no << VERSION_BITS
@@ -299,6 +301,8 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
                 large.append((base + event.version, event.kind, event.data, event.at, lease))
         if change.receipt is not None:
             receipts += (change.receipt, row.id, change.at, receipt_until(change))
+        if accepted.judged.head.pushes or accepted.judged.before.pushes:
+            outbox.append(accepted)
     for no, snapshot in batch.snapshots.items():
         if len(snapshot) <= MAX_BOUND:
             events += (no << VERSION_BITS, "snapshot", snapshot, 0, None)
@@ -318,6 +322,20 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
     if batch.contexts:
         contexts = [(*scope, context_id, *value) for (scope, context_id), value in batch.contexts.items()]
         connection.executemany(QUERIES["save_context"], contexts)
+    for accepted in outbox:
+        _fill_outbox(connection, accepted)
+
+
+def _fill_outbox(connection: sqlite3.Connection, accepted: Accepted) -> None:
+    row, judged, change = accepted.row, accepted.judged, accepted.judged.change
+    if change.push is not None:
+        config = {"id": change.push.id, "host": change.push.host, "config": json_text(change.push)}
+        entry = {"task": row.no, "agent": row.scope.agent, "delivered": judged.before.version, "at": change.at}
+        connection.execute(QUERIES["upsert_push"], {**config, **entry})
+    if change.drop_push is not None:
+        connection.execute(QUERIES["drop_push"], (row.no, change.drop_push))
+    if judged.fills_outbox:
+        connection.execute(QUERIES["fill_outbox"], (change.at, row.no))
 
 
 def _write(connection: sqlite3.Connection, query: str, values: list[object], width: int) -> None:
@@ -381,6 +399,29 @@ def extend(connection: sqlite3.Connection, worker: str, leases: Sequence[Lease],
     if held:
         connection.execute(QUERIES["extend"], (until, json_text([row[0] for row in held])))
     return lease_signals(leases, {Lease(task_id, attempt): bool(cancel) for _, task_id, attempt, cancel in held})
+
+
+def lease_deliveries(
+    connection: sqlite3.Connection, agent: str, wanted: Mapping[str, int], now: int, until: int
+) -> list[OutboxEntry]:
+    leased: list[OutboxEntry] = []
+    for host, limit in wanted.items():
+        for task, config_id, text in connection.execute(QUERIES["due_entries"], (agent, host, now, limit)).fetchall():
+            connection.execute(QUERIES["lease_entry"], (until, task, config_id))
+            entry = queries.read_entry(text)
+            entry.due_at, entry.claim = until, entry.claim + 1
+            leased.append(entry)
+    return leased
+
+
+def settle_deliveries(connection: sqlite3.Connection, deliveries: Sequence[Delivery], now: int) -> list[bool]:
+    settle = QUERIES["settle_entry"]
+    rows = [{**msgspec.structs.asdict(delivery), "now": now} for delivery in deliveries]
+    return [connection.execute(settle, row).rowcount == 1 for row in rows]
+
+
+def retry_delivery(connection: sqlite3.Connection, task_id: str, config_id: str, now: int) -> bool:
+    return connection.execute(QUERIES["retry_entry"], (now, task_id, config_id)).rowcount == 1
 
 
 def probe(connection: sqlite3.Connection) -> None:
