@@ -31,9 +31,7 @@ async def claim(
 
 
 def settled(entry: OutboxEntry, delivered: int, **fields: Any) -> Delivery:
-    return Delivery(
-        task_id=entry.task_id, config_id=entry.config.id, claim=entry.claim, delivered=delivered, **fields
-    )
+    return Delivery(task_id=entry.task_id, config_id=entry.config.id, claim=entry.claim, delivered=delivered, **fields)
 
 
 async def entry_of(engine: Engine) -> OutboxEntry:

@@ -97,9 +97,9 @@ class Storage(ABC):
 
         Raises `ConcurrencyError` (version or state is not the expected one, or the task does not exist),
         `LeaseLostError` (the fence), `TaskTerminalStateError` (the terminal guard),
-        `IllegalTransitionError`, `TooManyPushConfigsError`, `DuplicateMessageError` (the receipt is known in this scope; it is checked
-        before everything else, so a repeated message is recognised whatever became of its task), and
-        `StorageError`.
+        `IllegalTransitionError`, `TooManyPushConfigsError`, `DuplicateMessageError` (the receipt is known in this
+        scope; it is checked before everything else, so a repeated message is recognised whatever became of its task),
+        and `StorageError`.
         """
 
     @abstractmethod

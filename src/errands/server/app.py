@@ -28,6 +28,7 @@ from errands.runtime.journal import Journal
 from errands.runtime.leases import ActiveTask
 from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.pool import WorkerPool
+from errands.runtime.push import PushSender, push_guard
 from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.task_manager import TaskStore
 from errands.runtime.watchdog import Watchdog
@@ -102,7 +103,9 @@ class A2AServer:
             [version for text in self.settings.protocol_versions.split(",") if (version := text.strip())]
         )
         versions = self._routes.versions
-        self.agent_card = configuration.check_card(card, versions, has_extended=extended_card_provider is not None)
+        self.agent_card = configuration.check_card(
+            card, versions, self.settings, has_extended=extended_card_provider is not None
+        )
         self.cards = CardPublisher(self.agent_card, self.settings, time.time(), versions=versions)
         self._engine = configuration.check_storage(storage, self.settings)
         self._inner = inner or InnerAgents()
@@ -308,6 +311,9 @@ class A2AServer:
             await self._deps.startup()
             stack.push_async_callback(self._deps.shutdown)
             self.engine = await stack.enter_async_context(engine)
+            if self.agent_card.capabilities.push_notifications and settings.push_concurrency:
+                sender = PushSender(engine, self.agent_card.name, settings, push_guard(settings))
+                await stack.enter_async_context(sender)
             await self._start_turns(stack)
             stack.push_async_callback(self.pool.drain)
             stack.callback(engine.disconnect)

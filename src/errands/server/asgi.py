@@ -56,6 +56,7 @@ class IncomingRequest:
     envelope: RequestEnvelope | None = None
     #: See `CallContext`. Set from the dialect.
     answers_by_context = False
+    protocol = "1.0"
     #: Where large requests take turns.
     large_work: LargeWork
     #: Called when the message is committed and only the end of the turn is left to wait for.

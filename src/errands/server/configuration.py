@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from errands.engines.base import Engine, Retention
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError
@@ -87,7 +89,9 @@ def find_card(card: CardLike | None, agent: Worker | ExecutorLike | None) -> Age
     return None if given is None else adapt_card(given)
 
 
-def check_card(card: AgentCardConfig | None, versions: Sequence[str], *, has_extended: bool) -> AgentCardConfig:
+def check_card(
+    card: AgentCardConfig | None, versions: Sequence[str], settings: Settings, *, has_extended: bool
+) -> AgentCardConfig:
     """Return the card. Raises `ConfigurationError` unless a server can serve it."""
     if card is None:
         raise ConfigurationError("an agent needs a card: pass agent_card=AgentCardConfig(...)")
@@ -97,8 +101,15 @@ def check_card(card: AgentCardConfig | None, versions: Sequence[str], *, has_ext
     if has_extended:
         card.supports_authenticated_extended_card = True
     build_card(card, "http://localhost", versions=versions)
-    if card.capabilities.push_notifications:
-        raise ConfigurationError("push notifications are not available yet; omit push_notifications=True")
+    offers_push = card.capabilities.push_notifications
+    if offers_push and not settings.push_notifications:
+        raise ConfigurationError(
+            "the card offers push notifications, but the setting push_notifications is off; change one of them"
+        )
+    if offers_push is None:
+        # A copy: the same card may be served with other settings.
+        capabilities = replace(card.capabilities, push_notifications=settings.push_notifications)
+        card = replace(card, capabilities=capabilities)
     if offers_extended_card(card) and not has_extended:
         logger.warning("the card offers an extended card, but extended_card_provider is missing")
     return card

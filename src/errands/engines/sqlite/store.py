@@ -18,7 +18,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from errands import lifecycle
-from errands.engines.commit import Accepted, CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow, failures, lease_signals
+from errands.engines.commit import (
+    Accepted,
+    CommitBatch,
+    CommitJob,
+    CommitQueue,
+    Outcome,
+    TaskRow,
+    failures,
+    lease_signals,
+)
 from errands.engines.sqlite import queries
 from errands.engines.sqlite.connection import FileError, ReaderThreads, ServedFile, SQLiteOptions, explain
 from errands.engines.sqlite.queries import QUERIES, VERSION_BITS, json_text
