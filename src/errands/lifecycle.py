@@ -156,7 +156,7 @@ def advance(head: Head, change: Change) -> Head:
         after.direct = change.direct
     if change.push is not None or change.drop_push is not None:
         ids = {*head.pushes, *([] if change.push is None else [change.push.id])} - {change.drop_push}
-        after.pushes = tuple(sorted(ids))  # type: ignore[type-var]
+        after.pushes = tuple(sorted(ids))
     after.created_at = head.created_at or change.at
     after.updated_at = change.at
     return after

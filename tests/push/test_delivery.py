@@ -15,6 +15,7 @@ import pytest
 from errands import A2AClient, TaskContext
 from errands.engines.base import Engine
 from errands.model.requests import AuthenticationInfo, TaskPushNotificationConfig
+from errands.outbound import Outbound
 from errands.runtime import push
 from errands.testing import connect, serve
 from tests.push.receiver import Receiver
@@ -99,7 +100,7 @@ async def test_a_request_has_the_headers_that_were_asked_for(receiver: Receiver)
 
 def test_a_secret_in_the_form_of_standard_webhooks_is_decoded() -> None:
     # The example of the specification.
-    client = push.WebhookClient(push.Outbound(), 1.0, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    client = push.WebhookClient(Outbound(), 1.0, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     assert client._key == base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 
 
@@ -140,9 +141,7 @@ async def test_a_webhook_that_is_down_gets_everything_when_it_comes_back(storage
     assert receiver.states()[0] == "submitted"
 
 
-async def test_what_was_not_delivered_is_delivered_by_the_next_process(
-    receiver: Receiver, tmp_path: Any
-) -> None:
+async def test_what_was_not_delivered_is_delivered_by_the_next_process(receiver: Receiver, tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path / 'tasks.db'}"
     receiver.status = 503
     async with connect(Agent(talk), storage=url, **ALLOWED) as client:
@@ -290,3 +289,43 @@ async def test_a_config_that_was_deleted_is_told_nothing_more(receiver: Receiver
         gate.open()
         await ended(receiver)
     assert {one.path for one in receiver.received} == {"/hook/b"}
+
+
+async def test_a_name_that_changes_to_a_private_address_is_not_called(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DNS rebinding: the name was public when it was registered, and each connection is checked again."""
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"]
+
+    guard = Outbound(resolve=resolve, variable="ERRANDS_PUSH_ALLOW")
+    monkeypatch.setattr("errands.server.app.push_guard", lambda settings: guard)
+    server = serve(Agent(talk), poll_interval=0.02)
+    async with connect(server) as client:
+        config = TaskPushNotificationConfig(url=f"http://rebind.example:{receiver.port}/hook")
+        await client.send("hi", push_notification_config=config)
+        await until(lambda: len(asked) > 2)
+        (entry,) = await entries(server.engine)
+    assert "127.0.0.1, which is this machine" in entry.error
+    assert receiver.received == []
+
+
+async def test_a_long_answer_is_not_read(receiver: Receiver) -> None:
+    class Endless(Receiver):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            self.came.set()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for _ in range(1000):
+                await send({"type": "http.response.body", "body": b"x" * 10_000, "more_body": True})
+
+    server = serve(Agent(talk), **ALLOWED)
+    async with Endless().up() as endless, connect(server) as client:
+        await send(client, endless)
+        while not (entry := (await entries(server.engine))[0]).error:
+            await asyncio.sleep(0)
+        assert "more than 65,536 bytes" in entry.error
+        await send(client, receiver)
+        await ended(receiver)

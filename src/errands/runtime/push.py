@@ -21,6 +21,7 @@ import random
 import re
 from collections import Counter, OrderedDict
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import httpcore
@@ -36,6 +37,7 @@ from errands.runtime.settings import ENV_PREFIX, Settings
 from errands.runtime.streams import snapshot
 from errands.version import __version__
 from errands.wire import v0_3
+from errands.wire.v0_3_card import VERSION as V0_3
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +89,8 @@ def read_config(
         # The same parser that the request is made with: two may disagree about the host.
         url = httpx.URL(config.url)
         port = url.port or (443 if url.scheme == "https" else 80)
+        if port > 65_535:
+            raise ValueError("a port is at most 65535")
     except (httpx.InvalidURL, ValueError) as error:
         raise wrong("url", f"the webhook's url is not valid: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
@@ -172,7 +176,7 @@ class WebhookClient:
         config = entry.config
         name, time = delivery_id(entry.task_id, config.id, notification.version), str(now // 1000)
         headers = {
-            "Content-Type": "application/json" if config.protocol == v0_3.VERSION else "application/a2a+json",
+            "Content-Type": "application/json" if config.protocol == V0_3 else "application/a2a+json",
             "User-Agent": f"errands/{__version__}",
             "A2A-Version": config.protocol,
             "Webhook-Id": name,
@@ -287,9 +291,9 @@ class PushSender:
             self._busy[host] += 1
             delivery = asyncio.create_task(self._deliver(entry), name="errands-push-delivery")
             self._running.add(delivery)
-            delivery.add_done_callback(lambda task, host=host: self._delivered(task, host))
+            delivery.add_done_callback(partial(self._delivered, host))
 
-    def _delivered(self, task: asyncio.Task[None], host: str) -> None:
+    def _delivered(self, host: str, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._busy[host] -= 1
         if not self._busy[host]:
@@ -336,10 +340,10 @@ class PushSender:
         events, gap = await self._engine.read(entry.task_id, entry.scope, after)
         last = events[-1].version if events else after
         shown = [event for event in events if event.kind in STREAMED_KINDS]
-        if gap or (shown and entry.config.protocol == v0_3.VERSION):
+        if gap or (shown and entry.config.protocol == V0_3):
             stored = await self._engine.load(entry.task_id, entry.scope)
             body = snapshot(stored).data
-            if entry.config.protocol == v0_3.VERSION:
+            if entry.config.protocol == V0_3:
                 body = v0_3.JSONRPC.write_response(OPERATIONS["GetTask"], stored.task)
             return [Notification(stored.version, body)], stored.version
         return [Notification(event.version, event.data) for event in shown], last
