@@ -240,8 +240,8 @@ class PushSender:
         self._agent = agent
         self._settings = settings
         self._client = WebhookClient(guard, settings.push_timeout, settings.push_secret)
-        #: Milliseconds of a lease. Before each request, it lasts for longer than the request may take.
-        self._lease = int(2000 * settings.push_timeout) + 10_000
+        #: Milliseconds of a lease. When a request begins, the lease lasts for longer than the request may take.
+        self._lease = int(3000 * settings.push_timeout)
         self._give_up_after = int(settings.push_give_up_after * 1000)
         self._wake = asyncio.Event()
         self._busy: Counter[str] = Counter()
