@@ -162,15 +162,22 @@ class WebhookClient:
     """Posts notifications. Headers and signature are those of the Standard Webhooks specification."""
 
     def __init__(self, guard: Outbound, timeout: float, secret: str | None) -> None:
-        self._transport = guard.transport(max_bytes=MAX_RESPONSE)
+        self._guard = guard
+        self._transport: httpx.AsyncBaseTransport | None = None
         self._timeout = timeout
         self._key: bytes | None = None
         if secret is not None:
             encoded = secret.removeprefix("whsec_")
             self._key = secret.encode() if encoded == secret else base64.b64decode(encoded)
 
+    async def open(self) -> None:
+        """Prepare for the first request. Reading the certificates takes long, and most servers call no webhook."""
+        if self._transport is None:
+            self._transport = await asyncio.to_thread(self._guard.transport, max_bytes=MAX_RESPONSE)
+
     async def close(self) -> None:
-        await self._transport.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
 
     def _headers(self, entry: OutboxEntry, notification: Notification, now: int) -> dict[str, str]:
         config = entry.config
@@ -194,6 +201,7 @@ class WebhookClient:
 
     async def post(self, entry: OutboxEntry, notification: Notification, now: int) -> None:
         """Raise `_FailedError` unless the webhook answers with 2xx in time."""
+        assert self._transport is not None
         timeouts = dict.fromkeys(("connect", "read", "write", "pool"), self._timeout)
         request = httpx.Request(
             "POST",
@@ -286,7 +294,10 @@ class PushSender:
         per_host = self._settings.push_concurrency_per_host
         until = self._engine.clock() + self._lease
         busy = {**self._busy, **self._closed_hosts(per_host)}
-        for entry in await self._engine.claim_deliveries(self._agent, room, per_host, busy, until):
+        entries = await self._engine.claim_deliveries(self._agent, room, per_host, busy, until)
+        if entries:
+            await self._client.open()
+        for entry in entries:
             host = entry.config.host
             self._busy[host] += 1
             delivery = asyncio.create_task(self._deliver(entry), name="errands-push-delivery")

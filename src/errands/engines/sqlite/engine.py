@@ -124,15 +124,19 @@ class SQLiteEngine(SQLiteQueries):
         return await self.store.do(lambda connection: store.extend(connection, worker, leases, until))
 
     async def _lease_deliveries(self, agent: str, wanted: Mapping[str, int], now: int, until: int) -> Entries:
-        return await self.store.do(lambda connection: store.lease_deliveries(connection, agent, wanted, now, until))
+        return await self.store.do_in_outbox(
+            lambda connection: store.lease_deliveries(connection, agent, wanted, now, until)
+        )
 
     async def settle_deliveries(self, deliveries: Sequence[Delivery]) -> Flags:
         now = self.clock()
-        return await self.store.do(lambda connection: store.settle_deliveries(connection, deliveries, now))
+        return await self.store.do_in_outbox(lambda connection: store.settle_deliveries(connection, deliveries, now))
 
     async def retry_delivery(self, task_id: str, config_id: str) -> bool:
         now = self.clock()
-        return await self.store.do(lambda connection: store.retry_delivery(connection, task_id, config_id, now))
+        return await self.store.do_in_outbox(
+            lambda connection: store.retry_delivery(connection, task_id, config_id, now)
+        )
 
     async def sweep(self, every: float = 0.0) -> int:
         now = self.clock()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count, groupby
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -51,6 +51,12 @@ MAX_KNOWN = 10_000
 MAX_BOUND = 16 * 1024
 #: More than fits one page of the file.
 PROBE_BYTES = 8192
+
+
+class OutboxAction(NamedTuple):
+    """A function that is called inside the transaction that writes, and that changes no task."""
+
+    action: Callable[[sqlite3.Connection], Any]
 
 
 class SQLiteStore:
@@ -114,6 +120,10 @@ class SQLiteStore:
     def do(self, action: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
         """Call a function inside the transaction that writes."""
         return self._submit(action)
+
+    def do_in_outbox(self, action: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
+        """Do the same with a function that changes no task, so that what is known of tasks stays true."""
+        return self._submit(OutboxAction(action))
 
     def _submit(self, work: Any) -> asyncio.Future[Any]:
         """Queue work at the end of this turn of the event loop.
@@ -204,10 +214,14 @@ class SQLiteStore:
                 changes = [job.work for job in group]
                 outcomes += zip(group, write_changes(connection, changes, self._known), strict=True)
                 continue
-            self._known.clear()
             for job in run:
+                action = job.work
+                if type(action) is OutboxAction:
+                    action = action.action
+                else:
+                    self._known.clear()
                 try:
-                    outcomes.append((job, job.work(connection)))
+                    outcomes.append((job, action(connection)))
                 except ErrandsError as error:
                     outcomes.append((job, error))
         connection.execute("COMMIT")
