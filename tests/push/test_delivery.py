@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from errands import A2AClient, TaskContext
+from errands import A2AClient, AgentCardConfig, CapabilitiesConfig, TaskContext
 from errands.engines.base import Engine
+from errands.errors import ConfigurationError
 from errands.model.requests import AuthenticationInfo, TaskPushNotificationConfig
 from errands.outbound import Outbound
 from errands.runtime import push
@@ -99,9 +100,21 @@ async def test_a_request_has_the_headers_that_were_asked_for(receiver: Receiver)
 
 
 def test_a_secret_in_the_form_of_standard_webhooks_is_decoded() -> None:
-    # The example of the specification.
-    client = push.WebhookClient(Outbound(), 1.0, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    assert client._key == base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    assert push.signing_key("whsec_aHVzaA==") == b"hush"
+    assert push.signing_key("aHVzaA==") == b"aHVzaA=="
+
+
+@pytest.mark.parametrize("setting", [{"push_secret": "whsec_hush!"}, {"push_allow": "http://x"}])
+def test_a_setting_that_cannot_be_used_is_refused_at_once(setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"push_secret|ERRANDS_PUSH_ALLOW") as refused:
+        serve(Agent(talk), **setting)
+    assert "hush" not in str(refused.value)
+
+
+def test_a_card_that_offers_what_the_settings_turn_off_is_refused() -> None:
+    card = AgentCardConfig(name="A", description="A.", capabilities=CapabilitiesConfig(push_notifications=True))
+    with pytest.raises(ConfigurationError, match="the setting push_notifications is off"):
+        serve(Agent(talk), agent_card=card, push_notifications=False)
 
 
 async def test_a_config_made_in_0_3_is_told_the_task(receiver: Receiver) -> None:

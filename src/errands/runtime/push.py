@@ -28,7 +28,7 @@ import httpcore
 import httpx
 
 from errands.engines.base import Engine
-from errands.errors import ErrandsError, InvalidParamsError, TaskNotFoundError
+from errands.errors import ConfigurationError, ErrandsError, InvalidParamsError, TaskNotFoundError
 from errands.model import requests
 from errands.model.log import STREAMED_KINDS, Delivery, OutboxEntry, PushConfig
 from errands.operations import OPERATIONS
@@ -110,7 +110,7 @@ def read_config(
             raise wrong(name, f"{name} is sent in a header: at most {MAX_SECRET} printable ASCII characters")
     return PushConfig(
         id=config_id,
-        url=str(url),
+        url=config.url,
         host=f"{url.raw_host.decode().lower()}:{port}",
         token=config.token or "",
         scheme=scheme,
@@ -158,6 +158,16 @@ def delivery_id(task_id: str, config_id: str, version: int) -> str:
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
+def signing_key(secret: str) -> bytes:
+    """Return the key of the setting `push_secret`: base64 after `whsec_`, else the text itself."""
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        raise ConfigurationError("invalid push_secret: expected base64 after whsec_, or a text without it") from None
+
+
 class WebhookClient:
     """Posts notifications. Headers and signature are those of the Standard Webhooks specification."""
 
@@ -165,10 +175,7 @@ class WebhookClient:
         self._guard = guard
         self._transport: httpx.AsyncBaseTransport | None = None
         self._timeout = timeout
-        self._key: bytes | None = None
-        if secret is not None:
-            encoded = secret.removeprefix("whsec_")
-            self._key = secret.encode() if encoded == secret else base64.b64decode(encoded)
+        self._key = None if secret is None else signing_key(secret)
 
     async def open(self) -> None:
         """Prepare for the first request. Reading the certificates takes long, and most servers call no webhook."""
@@ -310,8 +317,6 @@ class PushSender:
         if not self._busy[host]:
             del self._busy[host]
         self._wake.set()  # there is room for another one
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a push notification could not be delivered", exc_info=error)
 
     # One entry
 
@@ -332,6 +337,7 @@ class PushSender:
             position = max(position, last)
             await self._settle(entry, position)
         except _FailedError as failure:
+            self._failed(entry.config.host)
             await self._fail(entry, position, attempts, failure)
         except TaskNotFoundError:
             return  # deleted, and the entry with it
@@ -341,7 +347,11 @@ class PushSender:
                 await self._settle(entry, position, due_at=self._engine.clock())
             raise
         except ErrandsError as error:
+            # Its lease expires, and then it is tried again.
             logger.warning("push notifications of task %s are put off: %s", entry.task_id, error)
+        except Exception as error:
+            logger.exception("push notifications of task %s could not be prepared", entry.task_id)
+            await self._fail(entry, position, attempts, _FailedError(f"{type(error).__name__} in this server"))
 
     async def _read(self, entry: OutboxEntry, after: int) -> tuple[list[Notification], int]:
         """Return what to send after a version, and how far that goes.
@@ -367,7 +377,6 @@ class PushSender:
 
     async def _fail(self, entry: OutboxEntry, position: int, attempts: int, failure: _FailedError) -> None:
         config, now = entry.config, self._engine.clock()
-        self._failed(config.host)
         failed_at = entry.failed_at if attempts and entry.failed_at is not None else now
         dead = failure.is_final or now - failed_at >= self._give_up_after
         pause = min(FIRST_PAUSE * 2.0 ** min(attempts, 30), LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311

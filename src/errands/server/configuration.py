@@ -24,6 +24,7 @@ from errands.runtime.executor_worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.inner import InnerAgents
 from errands.runtime.middleware import A2AMiddleware
+from errands.runtime.push import push_guard, signing_key
 from errands.runtime.settings import NOT_ON_CARD, ServerRole, Settings, misspelled
 from errands.runtime.worker import Worker
 from errands.server.cards import build_card, check_binding, extensions_of, offers_extended_card
@@ -183,6 +184,9 @@ def make_settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Se
             f"invalid public_grpc {found.public_grpc!r}: expected HOST:PORT, https://HOST, or {NOT_ON_CARD} to leave "
             "gRPC off the card"
         )
+    push_guard(found)
+    if found.push_secret is not None:
+        signing_key(found.push_secret)
     if found.grpc_port is not None:
         load_grpc_server()  # report a missing package now, not at the start
     return found
