@@ -39,7 +39,7 @@ from errands.runtime.settings import Settings
 
 AGENT = Path(__file__).parent / "servers" / "errands_server.py"
 #: Sends per figure, and each second at the steady rate.
-SENDS, RATE = 300, 60
+SENDS, RATE = 200, 40
 #: Webhooks per figure, and those of the host that hangs.
 WEBHOOKS, HANGING = 1000, 1000
 SCOPE = Scope(agent="bench")
