@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from errands import errors
 from errands.engines.base import Engine, Retention
+from errands.engines.postgres import schema as postgres_schema
+from errands.engines.sqlite import schema as sqlite_schema
+from errands.engines.urls import engine_from_url
 from errands.model.core import TaskState
 from errands.model.log import Delivery, OutboxEntry, PushConfig
 from tests.contract.changes import AGENT, ME, SOMEBODY_ELSE, WORKER, Changes, ManualClock
 from tests.contract.conftest import OpenEngine
+from tests.postgres import own_schema
 
 pytestmark = pytest.mark.anyio
 
@@ -25,9 +30,9 @@ def config(config_id: str = "c", host: str = HOST, **fields: Any) -> PushConfig:
 
 
 async def claim(
-    engine: Engine, clock: ManualClock, *, limit: int = 10, per_host: int = 10, busy: dict[str, int] | None = None
+    engine: Engine, clock: ManualClock, *, limit: int = 10, per_host: int = 10, agent: str = AGENT
 ) -> list[OutboxEntry]:
-    return await engine.claim_deliveries(AGENT, limit, per_host, busy or {}, clock() + LEASE)
+    return await engine.claim_deliveries(agent, limit, lambda host: per_host, clock() + LEASE)
 
 
 def settled(entry: OutboxEntry, delivered: int, **fields: Any) -> Delivery:
@@ -166,13 +171,25 @@ async def test_hosts_take_turns_and_none_has_more_than_its_share(
     claimed = await claim(engine, clock, per_host=2)
     assert sorted(entry.config.host for entry in claimed) == ["fast:80", "slow:80", "slow:80"]
     assert [entry.task_id for entry in claimed if entry.config.host == "slow:80"] == ["t0", "t1"]
-    assert await claim(engine, clock, per_host=2, busy={"slow:80": 2}) == []
+    asked: list[str] = []
+    assert await engine.claim_deliveries(AGENT, 9, lambda host: bool(asked.append(host)), clock() + LEASE) == []
+    assert asked == ["slow:80"]
     assert len(await claim(engine, clock, limit=1)) == 1
+
+
+async def test_a_claim_begins_with_the_host_after_the_last(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    for host in ("a:80", "b:80", "c:80"):
+        for number in range(2):
+            await engine.commit(changes.start(f"{host} {number}", push=config(host=host)))
+    hosts = [entry.config.host for _ in range(6) for entry in await claim(engine, clock, limit=1)]
+    assert hosts == ["a:80", "b:80", "c:80"] * 2
 
 
 async def test_only_tasks_of_the_agent_are_claimed(engine: Engine, changes: Changes, clock: ManualClock) -> None:
     await engine.commit(changes.start(push=config()))
-    assert await engine.claim_deliveries("another agent", 10, 10, {}, clock() + LEASE) == []
+    assert await claim(engine, clock, agent="another agent") == []
     assert [entry async for entry in engine.outbox("another agent")] == []
     assert len([entry async for entry in engine.outbox(AGENT)]) == 1
 
@@ -274,3 +291,25 @@ async def test_secrets_of_a_config_are_not_shown(engine: Engine, changes: Change
     secret = config(token="hush-1", credentials="hush-2", scheme="Bearer")
     await engine.commit(changes.start(push=secret))
     assert "hush" not in repr(await entry_of(engine)) + repr(changes.move(push=secret))
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+async def test_tables_from_before_the_outbox_are_upgraded(
+    store: str, tmp_path: Path, changes: Changes, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: Any = sqlite_schema if store == "sqlite" else postgres_schema
+    url = f"sqlite:///{tmp_path / 'tasks.db'}" if store == "sqlite" else own_schema(tmp_path)
+    first, *later = tables.migrations()
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "migrations", lambda: [first])
+        made = engine_from_url(url).schema
+        assert made is not None
+        await made.upgrade()
+    upgraded = engine_from_url(url).schema
+    assert upgraded is not None
+    assert await upgraded.upgrade() == (first[0], later[-1][0])
+    engine = engine_from_url(url)
+    engine.clock = clock
+    async with engine:
+        await engine.commit(changes.start(push=config()))
+        assert len(await claim(engine, clock)) == 1

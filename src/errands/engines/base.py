@@ -13,7 +13,7 @@ All times are milliseconds of the engine's injected clock. All errors leave ever
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -314,13 +314,14 @@ class Outbox(ABC):
 
     @abstractmethod
     async def claim_deliveries(
-        self, agent: str, limit: int, per_host: int, busy: Mapping[str, int], until: int
+        self, agent: str, limit: int, room: Callable[[str], int], until: int
     ) -> list[log.OutboxEntry]:
         """Lease up to `limit` due entries of an agent's tasks until `until`.
 
-        Of one host, `per_host` less those that `busy` counts are leased, the longest due first; hosts take turns, so
-        that entries of one host never keep others waiting. An entry whose lease has expired is due again. Leasing
-        raises `OutboxEntry.claim`, so that what the former holder settles is refused. No entry is given out twice.
+        `room` is asked once for each host with due entries, and says how many of them may be leased, the longest due
+        first. Hosts take turns, so that entries of one host never keep others waiting. An entry whose lease has expired
+        is due again. Leasing raises `OutboxEntry.claim`, so that what the former holder settles is refused. No entry is
+        given out twice.
         """
 
     @abstractmethod

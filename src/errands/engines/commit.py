@@ -325,9 +325,7 @@ class LocalEngine(Engine):
                 # Its log may be what is damaged.
                 await self.commit(msgspec.structs.replace(end, events=()))
 
-    async def claim_deliveries(
-        self, agent: str, limit: int, per_host: int, busy: Mapping[str, int], until: int
-    ) -> Entries:
+    async def claim_deliveries(self, agent: str, limit: int, room: Callable[[str], int], until: int) -> Entries:
         now = self.clock()
         hosts = await self._due_hosts(agent, now, self._last_host)
         if not hosts and self._last_host:
@@ -336,10 +334,9 @@ class LocalEngine(Engine):
         for host in hosts:
             if limit <= 0:
                 break
-            room = min(per_host - busy.get(host, 0), limit)
-            if room > 0:
-                wanted[host] = room
-                limit -= room
+            if (count := min(room(host), limit)) > 0:
+                wanted[host] = count
+                limit -= count
             self._last_host = host
         else:
             if len(hosts) < HOSTS:

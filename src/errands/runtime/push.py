@@ -6,8 +6,9 @@ one event after the other. So every event arrives at least once and in order, wh
 that is sent again has the same id.
 
 A webhook that fails is tried again after a growing pause, and given up after `push_give_up_after`. A host that keeps
-failing is left alone for a while (a circuit breaker), and never has more than `push_concurrency_per_host` requests, so
-it does not hold up others. Every connection goes through the outbound guard, and redirects are not followed.
+failing is left alone for a while (a circuit breaker). A host has no more than `push_concurrency_per_host` requests at a
+time, and one until it has answered, so it does not hold up others. Connections go through the outbound guard, and
+redirects are not followed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import logging
 import random
 import re
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -50,7 +52,7 @@ GATHER = 0.01
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 900.0
 #: Failures in a row after which a host is left alone, and for how many seconds: at first, and at most.
 BREAK_AFTER, FIRST_BREAK, LONGEST_BREAK = 5, 5.0, 300.0
-#: Hosts whose failures are remembered.
+#: Hosts that are remembered because they failed, and because they answered.
 MAX_CIRCUITS = 10_000
 #: Bytes of a response that are read; webhooks have nothing to say beyond their status.
 MAX_RESPONSE = 64 * 1024
@@ -262,6 +264,8 @@ class PushSender:
         self._busy: Counter[str] = Counter()
         self._running: set[asyncio.Task[None]] = set()
         self._circuits: OrderedDict[str, _Circuit] = OrderedDict()
+        #: Hosts that answered the last time.
+        self._proven: OrderedDict[str, None] = OrderedDict()
         self._loop_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> PushSender:
@@ -295,13 +299,11 @@ class PushSender:
     async def _start_due(self) -> None:
         """Lease due entries, as many as there is room for, and begin to deliver them."""
         self._wake.clear()
-        room = self._settings.push_concurrency - len(self._running)
-        if room <= 0:
+        limit = self._settings.push_concurrency - len(self._running)
+        if limit <= 0:
             return
-        per_host = self._settings.push_concurrency_per_host
         until = self._engine.clock() + self._lease
-        busy = {**self._busy, **self._closed_hosts(per_host)}
-        entries = await self._engine.claim_deliveries(self._agent, room, per_host, busy, until)
+        entries = await self._engine.claim_deliveries(self._agent, limit, self._room(), until)
         if entries:
             await self._client.open()
         for entry in entries:
@@ -407,8 +409,13 @@ class PushSender:
 
     def _succeeded(self, host: str) -> None:
         self._circuits.pop(host, None)
+        self._proven[host] = None
+        self._proven.move_to_end(host)
+        if len(self._proven) > MAX_CIRCUITS:
+            self._proven.popitem(last=False)
 
     def _failed(self, host: str) -> None:
+        self._proven.pop(host, None)
         circuit = self._circuits.setdefault(host, _Circuit())
         self._circuits.move_to_end(host)
         circuit.failures += 1
@@ -418,11 +425,25 @@ class PushSender:
         if len(self._circuits) > MAX_CIRCUITS:
             self._circuits.popitem(last=False)
 
-    def _closed_hosts(self, per_host: int) -> dict[str, int]:
-        """Return the hosts that are left alone, as if they were busy. After the pause, one delivery tries the host."""
+    def _room(self) -> Callable[[str], int]:
+        """Return the function that says how many requests a host may have now beside those that it has.
+
+        A host that has not answered yet, or not the last time, has one at a time, and all such hosts together have half
+        of the requests: whoever names many hosts that hang does not hold up those that work.
+        """
         now = asyncio.get_running_loop().time()
-        return {
-            host: per_host if circuit.open_until > now or self._busy[host] else per_host - 1
-            for host, circuit in self._circuits.items()
-            if circuit.failures >= BREAK_AFTER
-        }
+        per_host = self._settings.push_concurrency_per_host
+        unproven = sum(count for host, count in self._busy.items() if host not in self._proven)
+        left = (self._settings.push_concurrency + 1) // 2 - unproven
+
+        def room(host: str) -> int:
+            nonlocal left
+            if host in self._proven:
+                return per_host - self._busy[host]
+            circuit = self._circuits.get(host)
+            if left <= 0 or self._busy[host] or (circuit is not None and circuit.open_until > now):
+                return 0
+            left -= 1
+            return 1
+
+        return room

@@ -42,7 +42,7 @@ async def fill(engine: Engine) -> None:
     for name in ("dead", "failing", "fine"):
         push = PushConfig(id=f"{name}-config", url="https://hooks.example/hush", host="hooks.example:443", token="hush")
         await engine.commit(changes.start(name, scope=SCOPE, push=push))
-    for entry in await engine.claim_deliveries("Shop", 9, 9, {}, now + 60_000):
+    for entry in await engine.claim_deliveries("Shop", 9, lambda host: 9, now + 60_000):
         failure: dict[str, Any] = {"attempts": 3, "failed_at": now - 7_200_000, "error": "HTTP 500"}
         fields = {"dead": {**failure, "dead": True}, "failing": {**failure, "due_at": now + 90_000}}
         await engine.settle_deliveries(
