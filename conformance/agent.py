@@ -3,7 +3,7 @@
 The beginning of a message's id selects the behaviour. Environment variables configure the agent:
 
     CONFORMANCE_VERSIONS=1.0      serve only these protocol versions, separated by commas
-    CONFORMANCE_CAPABILITIES=     offer these, separated by commas; default: streaming,extended_agent_card
+    CONFORMANCE_CAPABILITIES=     offer these, separated by commas; default: all
     CONFORMANCE_EXTENSION=URI     require this extension
     CONFORMANCE_SECURITY=bearer   require this for the extended card
     CONFORMANCE_OTHERWISE=NAME    the behaviour for other message ids; default: tck-complete-task
@@ -111,7 +111,9 @@ DEFAULTS = listed("CONFORMANCE_DEFAULTS")
 
 
 def card(*extra_skills: SkillConfig) -> AgentCardConfig:
-    offered: dict[str, Any] = dict.fromkeys(listed("CONFORMANCE_CAPABILITIES", "streaming,extended_agent_card"), True)
+    everything = "streaming,push_notifications,extended_agent_card"
+    offered: dict[str, Any] = {"push_notifications": False}
+    offered |= dict.fromkeys(listed("CONFORMANCE_CAPABILITIES", everything), True)
     skill = SkillConfig(id="conformance", name="Conformance", description="Does what a kit asks.", tags=["test"])
     bearer = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))
     # The kit for 1.0 sends a part of an unknown type and expects it to be accepted. The kit for 0.3 needs the mode

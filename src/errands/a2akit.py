@@ -55,7 +55,7 @@ from errands.runtime.task_manager import TaskManager
 from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact, Worker
 from errands.server.app import A2AServer as Server
 from errands.server.cards import check_binding
-from errands.server.configuration import kind_of
+from errands.server.configuration import is_setting, kind_of
 
 __all__ = [
     "A2AClient",
@@ -111,6 +111,7 @@ get_settings = functools.cache(read_settings)
 
 #: Arguments of a2akit's server for which errands has nothing.
 _MISSING = {"enable_telemetry": "telemetry yet", "cancel_registry": "cancel registry: a cancel is in the task's log"}
+_NO_PUSH = "such setting; docs/push.md has those of push notifications"
 
 
 class A2AServer(Server):
@@ -118,8 +119,8 @@ class A2AServer(Server):
 
     `protocol_version` is the only version to serve, such as "0.3" or "1.0.0"; without it, all are served. `broker` and
     `event_bus` must be the same as `storage`. `additional_protocols` only has its names checked, because all bindings
-    are always served. Raises `ConfigurationError` for `enable_telemetry=True`, a `cancel_registry` and the `push_*`
-    arguments.
+    are always served. Raises `ConfigurationError` for `enable_telemetry=True`, a `cancel_registry` and `push_*`
+    arguments that errands does not have.
     """
 
     def __init__(
@@ -132,11 +133,11 @@ class A2AServer(Server):
         **options: Any,
     ) -> None:
         for name in [name for name in options if name in _MISSING or name.startswith("push_")]:
+            if is_setting(name):
+                continue
             value = options.pop(name)
             if value is not None and value is not False:
-                raise ConfigurationError(
-                    f"{name}={value!r}: errands has no {_MISSING.get(name, 'push notifications yet')}; omit it"
-                )
+                raise ConfigurationError(f"{name}={value!r}: errands has no {_MISSING.get(name, _NO_PUSH)}; omit it")
         if protocol_version is not None:
             if "protocol_versions" in options:
                 raise ConfigurationError("pass protocol_version or protocol_versions, not both")

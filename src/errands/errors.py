@@ -21,6 +21,7 @@
     │   ├── MethodNotFoundError
     │   ├── InvalidParamsError
     │   │   └── ContextMismatchError
+    │   ├── TooManyPushConfigsError            also raised by engines: a task has as many as are allowed
     │   ├── AuthenticationRequiredError
     │   ├── PermissionDeniedError
     │   ├── UnavailableError                   try again later
@@ -166,6 +167,12 @@ class InvalidParamsError(A2AError, reason="INVALID_PARAMS", message="Invalid par
 
 class ContextMismatchError(InvalidParamsError):
     """The message names a task and a context that do not belong together."""
+
+
+class TooManyPushConfigsError(
+    A2AError, reason="TOO_MANY_PUSH_CONFIGS", message="The task has as many push notification configs as are allowed"
+):
+    """A task has as many push notification configs as are allowed."""
 
 
 class AuthenticationRequiredError(A2AError, reason="UNAUTHENTICATED", message="Authentication required"):

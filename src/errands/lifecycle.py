@@ -37,6 +37,7 @@ from errands.model.log import (
     LEASE,
     NEW,
     READY,
+    STREAMED_KINDS,
     UNFOLDED_KINDS,
     Change,
     Draft,
@@ -89,7 +90,8 @@ _decode = msgspec.json.Decoder(StreamResponse).decode
 def accept(head: Head | None, change: Change) -> None:
     """Raise unless `change` may be written to a task with this head; None means that there is no such task.
 
-    Checked in this order: the version, the fence, the terminal guard, the expected states, the transition.
+    Checked in this order: the version, the fence, the terminal guard, the expected states, the number of push configs,
+    the transition.
     """
     if head is None:
         if change.expected != 0:
@@ -114,6 +116,12 @@ def accept(head: Head | None, change: Change) -> None:
         )
     if change.expected_states is not None and head.state not in change.expected_states:
         raise errors.ConcurrencyError(f"task {change.task_id} is {head.state.short} now")
+    if change.push is not None and change.push.id not in head.pushes and len(head.pushes) >= change.push_limit:
+        raise errors.TooManyPushConfigsError(
+            f"Task {change.task_id} has {len(head.pushes)} push notification configs already, which is the most "
+            "allowed here; delete one first",
+            taskId=change.task_id,
+        )
     if change.state is None:
         return
     transitions = CLAIMED if change.work is LEASE else TRANSITIONS if change.fence is None else HELD
@@ -147,6 +155,9 @@ def advance(head: Head, change: Change) -> Head:
         after.cancel_requested = change.cancel_requested
     if change.direct is not None:
         after.direct = change.direct
+    if change.push is not None or change.drop_push is not None:
+        ids = {*head.pushes, *([] if change.push is None else [change.push.id])} - {change.drop_push}
+        after.pushes = tuple(sorted(ids))
     after.created_at = head.created_at or change.at
     after.updated_at = change.at
     return after
@@ -188,6 +199,11 @@ class Judged(msgspec.Struct, gc=False):
     wakes_workers: bool
 
     @property
+    def fills_outbox(self) -> bool:
+        """True when there is something to tell the webhooks of the task."""
+        return self.head.pushes != () and any(event.kind in STREAMED_KINDS for event in self.events)
+
+    @property
     def only_appends(self) -> bool:
         """True when only the version and `updated_at` of the head change, as for a streamed chunk."""
         change = self.change
@@ -200,6 +216,8 @@ class Judged(msgspec.Struct, gc=False):
             and change.cancel_requested is None
             and change.direct is None
             and change.asks is None
+            and change.push is None
+            and change.drop_push is None
             and not (change.unread or change.gives_back or self.before.claimed or not self.before.version)
         )
 

@@ -78,16 +78,24 @@ class Outbound:
     """Makes clients that reach public addresses, and those that `allow` names.
 
     `allow` has addresses (`127.0.0.1`), networks (`10.0.0.0/8`), host names (`db.internal`), everything below a name
-    (`*.internal`), or `*` for everything. Raises `ConfigurationError` for anything else.
+    (`*.internal`), or `*` for everything. Raises `ConfigurationError` for anything else. `variable` is the environment
+    variable that errors name.
     """
 
-    def __init__(self, allow: Iterable[str] = (), *, resolve: Resolve | None = None) -> None:
-        self._connections = _GuardedConnections(_Allowed(allow), resolve or _resolve)
+    def __init__(self, allow: Iterable[str] = (), *, resolve: Resolve | None = None, variable: str = VARIABLE) -> None:
+        self._connections = _GuardedConnections(_Allowed(allow, variable), resolve or _resolve)
 
     @classmethod
-    def from_setting(cls, allow: str | None) -> Outbound:
-        """Build the guard from the setting `outbound_allow`: entries separated by commas."""
-        return cls(entry for entry in (allow or "").split(",") if entry.strip())
+    def from_setting(cls, allow: str | None, variable: str = VARIABLE) -> Outbound:
+        """Build the guard from a setting such as `outbound_allow`: entries separated by commas."""
+        return cls((entry for entry in (allow or "").split(",") if entry.strip()), variable=variable)
+
+    def check_host(self, host: str) -> None:
+        """Raise `OutboundError` for a host that is an address, in any notation, that may not be reached.
+
+        The addresses of a name are checked when it is connected to.
+        """
+        self._connections.check(host, _addresses_in(host))
 
     def transport(self, *, max_bytes: int | None = None) -> httpx.AsyncBaseTransport:
         """Return a new connection pool, to be closed by the caller.
@@ -134,7 +142,8 @@ def _embedded(address: Address) -> ipaddress.IPv4Address | None:
 class _Allowed:
     """What the operator has opened."""
 
-    def __init__(self, entries: Iterable[str]) -> None:
+    def __init__(self, entries: Iterable[str], variable: str) -> None:
+        self.variable = variable
         self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         self._hosts: set[str] = set()
         for entry in (entry.strip().lower().removesuffix(".") for entry in entries):
@@ -144,7 +153,7 @@ class _Allowed:
                 # An entry that ends in digits was meant to be an address.
                 if entry != "*" and (not _HOST.fullmatch(entry) or entry.rpartition(".")[2].isdigit()):
                     raise ConfigurationError(
-                        f"{VARIABLE}: {entry!r} is not an address, network or host name; write entries such as "
+                        f"{variable}: {entry!r} is not an address, network or host name; write entries such as "
                         "127.0.0.1, 10.0.0.0/8, db.internal or *.internal, without a port, separated by commas"
                     ) from None
                 self._hosts.add(entry)
@@ -158,6 +167,21 @@ class _Allowed:
     def address(self, address: Address) -> bool:
         forms = [form for form in (address, _embedded(address)) if form is not None]
         return any(form in network for form in forms for network in self._networks)
+
+
+def _addresses_in(host: str) -> list[str]:
+    """Return the address that a host is, also if it is written like 2130706433 or 0177.1; none for a name."""
+    text = host.strip("[]").removesuffix(".")
+    if text.lower() == "localhost" or text.lower().endswith(".localhost"):
+        return ["127.0.0.1"]
+    try:
+        return [str(ipaddress.ip_address(text.partition("%")[0]))]
+    except ValueError:
+        pass
+    try:
+        return [socket.inet_ntoa(socket.inet_aton(text))]
+    except (OSError, UnicodeError):
+        return []
 
 
 async def _resolve(host: str, port: int) -> list[str]:
@@ -207,17 +231,22 @@ class _GuardedConnections(httpcore.AsyncNetworkBackend):
         Raises `OutboundError`, and `OSError` if the host has no address.
         """
         found = await self._resolve(host, port)
+        self.check(host, found)
+        return found
+
+    def check(self, host: str, found: Iterable[str]) -> None:
+        """Raise `OutboundError` if one of the addresses that were found for a host is not allowed."""
+        variable = self._allowed.variable
         for address in [] if self._allowed.host(host) else map(ipaddress.ip_address, found):
             reason = refusal(address)
             if reason is not None and not self._allowed.address(address):
                 is_name = host.strip("[]") != str(address)
                 subject = f"{host} leads to {address}, which" if is_name else str(address)
-                choices = f"{address} or {VARIABLE}={host}" if is_name else str(address)
+                choices = f"{address} or {variable}={host}" if is_name else str(address)
                 raise OutboundError(
                     f"{subject} {reason}, and only public addresses may be reached; "
-                    f"the operator of this server can open it with {VARIABLE}={choices}"
+                    f"the operator of this server can open it with {variable}={choices}"
                 )
-        return found
 
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Any = None

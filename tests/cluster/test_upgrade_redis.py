@@ -23,7 +23,7 @@ from tests.redis_server import Server
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 #: The last field of `Head`, and one that this release does not know.
-FIELD = "    status_at: int = 0\n"
+FIELD = "    pushes: tuple[str, ...] = ()\n"
 FURTHER = f'{FIELD}    colour: str = "red"\n'
 
 

@@ -81,7 +81,7 @@ async def test_an_older_schema_is_refused_until_it_is_upgraded(
 async def test_a_schema_from_before_the_first_release_is_refused_and_left_as_it_is(url: str, version: int) -> None:
     async with PostgresEngine(url):
         pass
-    await run(url, f"UPDATE schema_versions SET version = {version}, oldest = 1")
+    await run(url, f"DELETE FROM schema_versions; INSERT INTO schema_versions VALUES ({version}, 1)")
     engine = PostgresEngine(url)
     for attempt in (engine.open, engine.schema.upgrade, engine.schema.check, engine.schema.sql):
         with pytest.raises(

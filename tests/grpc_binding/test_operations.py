@@ -203,7 +203,7 @@ async def test_tenants_do_not_see_each_others_tasks() -> None:
 
 @pytest.mark.parametrize("method", PUSH_1_0)
 async def test_push_notifications_are_refused_while_the_card_does_not_offer_them(method: str) -> None:
-    async with over_grpc(Echo()) as served:
+    async with over_grpc(Echo(), push_notifications=False) as served:
         refused = await refusal(getattr(served.v1_0, method)(PUSH_1_0[method]))
         assert (refused.code, refused.reason) == ("FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED")
 
@@ -211,7 +211,7 @@ async def test_push_notifications_are_refused_while_the_card_does_not_offer_them
 async def test_a_send_that_wants_push_notifications_is_refused_likewise() -> None:
     request = send()
     request.configuration.task_push_notification_config.url = "https://example.com"
-    async with over_grpc(Echo()) as served:
+    async with over_grpc(Echo(), push_notifications=False) as served:
         assert (await refusal(served.v1_0.SendMessage(request))).reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
 
 
@@ -262,7 +262,7 @@ async def test_a_subscription_of_0_3_is_over_when_the_task_pauses() -> None:
 
 @pytest.mark.parametrize("method", PUSH_0_3)
 async def test_push_notifications_are_refused_to_0_3_likewise(method: str) -> None:
-    async with over_grpc(Echo()) as served:
+    async with over_grpc(Echo(), push_notifications=False) as served:
         refused = await refusal(getattr(served.v0_3, method)(PUSH_0_3[method]))
         assert (refused.code, refused.reason) == ("FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED")
         assert refused.message.startswith("PushNotificationNotSupportedError: ")

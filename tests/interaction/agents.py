@@ -6,8 +6,10 @@ import asyncio
 from typing import Any
 
 from msgspec import UNSET
+from starlette.requests import Request
 
 from errands import (
+    A2AMiddleware,
     AgentCardConfig,
     AgentExecutor,
     CapabilitiesConfig,
@@ -15,6 +17,7 @@ from errands import (
     Message,
     Part,
     RequestContext,
+    RequestEnvelope,
     Role,
     Task,
     TaskContext,
@@ -133,3 +136,10 @@ class Executes(AgentExecutor):
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = TaskUpdater(event_queue, context.task_id, context.context_id)
         await updater.cancel(updater.new_agent_message([Part(text="Gone")]))
+
+
+class ByHeader(A2AMiddleware):
+    """The header `X-User` says who calls."""
+
+    async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
+        envelope.owner = request.headers.get("x-user", "")

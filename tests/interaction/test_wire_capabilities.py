@@ -71,8 +71,9 @@ async def test_an_agent_that_does_not_stream_says_so(binding: str) -> None:
 
 
 @pytest.mark.parametrize("operation", [name for name, row in OPERATIONS.items() if "Push" in name])
-async def test_push_notifications_are_not_supported(binding: str, operation: str) -> None:
-    async with http(serve(Echo())) as client:
+async def test_push_notifications_that_are_turned_off_are_not_supported(binding: str, operation: str) -> None:
+    async with http(serve(Echo(), push_notifications=False)) as client:
+        assert (await client.get(CARD)).json()["capabilities"]["pushNotifications"] is False
         params = {"taskId": "t", "id": "c", "url": "https://example.com"}
         assert (await call(client, operation, params, binding))[0] == "PUSH_NOTIFICATION_NOT_SUPPORTED"
 
@@ -82,7 +83,8 @@ async def test_a_send_that_wants_push_notifications_is_refused_and_creates_nothi
         "message": message(),
         "configuration": {"taskPushNotificationConfig": {"url": "https://example.com"}},
     }
-    async with http(serve(Echo())) as client:
+    off = card(capabilities=CapabilitiesConfig(push_notifications=False))
+    async with http(serve(Echo(), agent_card=off)) as client:
         assert (await call(client, "SendMessage", body, binding))[0] == "PUSH_NOTIFICATION_NOT_SUPPORTED"
         assert (await client.get("/tasks")).json()["totalSize"] == 0
 

@@ -11,15 +11,10 @@ from starlette.types import ASGIApp
 from errands import A2AMiddleware, ApiKeyMiddleware, BearerTokenMiddleware, RequestEnvelope, head_only
 from errands.errors import ConfigurationError
 from errands.testing import serve
-from tests.interaction.agents import Asks, Echo
+from tests.interaction.agents import Asks, ByHeader, Echo
 from tests.interaction.wire import call, http, message, rpc
 
 pytestmark = pytest.mark.anyio
-
-
-class ByHeader(A2AMiddleware):
-    async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
-        envelope.owner = request.headers.get("x-user", "")
 
 
 @pytest.mark.parametrize("operation", ["GetTask", "CancelTask", "SubscribeToTask", "SendMessage"])

@@ -65,7 +65,7 @@ def card(*skills: str) -> AgentCardConfig:
     return AgentCardConfig(
         name=NAME,
         description=DESCRIPTION,
-        capabilities=CapabilitiesConfig(streaming=True, extended_agent_card=True),
+        capabilities=CapabilitiesConfig(streaming=True, push_notifications=False, extended_agent_card=True),
         input_modes=["*/*"],
         skills=[SkillConfig(id=name, name=name, description=DESCRIPTION, tags=["test"]) for name in skills],
     )

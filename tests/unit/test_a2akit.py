@@ -86,8 +86,8 @@ def test_the_version_is_asked_for_in_one_way() -> None:
     [
         ({"enable_telemetry": True}, "enable_telemetry=True: errands has no telemetry yet"),
         ({"cancel_registry": object()}, "cancel_registry=.*: a cancel is in the task's log"),
-        ({"push_allow_http": True}, "push_allow_http=True: errands has no push notifications yet"),
-        ({"push_max_retries": 0}, "push_max_retries=0: errands has no push notifications yet"),
+        ({"push_allow_http": True}, "push_allow_http=True: errands has no such setting; docs/push.md"),
+        ({"push_max_retries": 0}, "push_max_retries=0: errands has no such setting"),
         ({"push_allowed_hosts": set()}, "push_allowed_hosts="),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

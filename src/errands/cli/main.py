@@ -13,6 +13,7 @@ from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
 from errands.cli.policy import decisions, replay, validate_policy
 from errands.cli.printing import out
+from errands.cli.push import drop_push, list_pushes, retry_push
 from errands.cli.reviews import approve_review, deny_review, list_reviews
 from errands.cli.send import send
 from errands.cli.serve import serve
@@ -50,6 +51,7 @@ def _group(what: str, example: str, **options: Any) -> typer.Typer:
 
 tasks = _group("List, follow and cancel an agent's tasks.", "errands tasks list http://localhost:8000")
 reviews = _group("Approve or deny pending reviews.", "errands reviews list")
+push = _group("List webhooks whose deliveries failed, and retry or drop them.", "errands push list")
 policy = _group("Validate policies and show their decisions.", "errands policy validate examples/policy.yaml")
 card = _group("Show, sign and verify agent cards.", "errands card http://localhost:8000", cls=CardGroup)
 db = _group(
@@ -66,6 +68,7 @@ app.add_typer(tasks, name="tasks")
 # The name of the same group in the protocol's own command line.
 app.add_typer(tasks, name="task", hidden=True)
 app.add_typer(reviews, name="reviews")
+app.add_typer(push, name="push")
 app.add_typer(policy, name="policy")
 app.add_typer(card, name="card")
 app.add_typer(db, name="db")
@@ -86,6 +89,10 @@ policy.command("decisions")(decisions)
 reviews.command("list")(list_reviews)
 reviews.command("approve")(approve_review)
 reviews.command("deny")(deny_review)
+
+push.command("list")(list_pushes)
+push.command("retry")(retry_push)
+push.command("drop")(drop_push)
 
 agents.command("validate")(validate_agents)
 agents.command("show")(show_agents)

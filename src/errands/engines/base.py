@@ -1,8 +1,8 @@
 """The engine port: everything the runtime asks of a store, and exactly what it may rely on.
 
-An engine has three facets, `Storage`, `Broker` and `EventBus`, over one set of logs. They are one object because
-a change to a task, its place in the queue and what its subscribers see are one transaction; keeping them in
-separate systems is how tasks get lost.
+An engine has four facets, `Storage`, `Broker`, `EventBus` and `Outbox`, over one set of logs. They are one object
+because a change to a task, its place in the queue, what its subscribers see and which webhooks are told are one
+transaction; keeping them in separate systems is how tasks get lost.
 
 Engines look up, store and notify. What a change means is decided by `errands.lifecycle.judge`, which
 `errands.engines.commit` calls; an engine adds no rule of its own.
@@ -32,6 +32,9 @@ Events = list[log.Event]
 Running = list[log.RunningTask]
 Tasks = list[log.StoredTask]
 Abandoned = list[tuple[str, log.Scope]]
+Entries = list[log.OutboxEntry]
+Configs = list[log.PushConfig]
+Flags = list[bool]
 
 
 class LargeReadError(ErrandsError):
@@ -89,7 +92,7 @@ class Storage(ABC):
     async def commit(self, change: log.Change) -> log.Head:
         """Write one change and return the head after it: the only way in which anything about a task changes.
 
-        Atomic: the events, the snapshot, the head and the queue entry are written together or not at all.
+        Atomic: the events, the snapshot, the head, the queue entry and the outbox are written together or not at all.
         Durable first, visible second: when this returns the change is durable, and only then do subscribers see its
         events. Concurrent commits may share one transaction; each is accepted or refused for itself. Commits to one
         task take effect in the order in which they were called.
@@ -99,9 +102,9 @@ class Storage(ABC):
 
         Raises `ConcurrencyError` (version or state is not the expected one, or the task does not exist),
         `LeaseLostError` (the fence), `TaskTerminalStateError` (the terminal guard),
-        `IllegalTransitionError`, `DuplicateMessageError` (the receipt is known in this scope; it is checked
-        before everything else, so a repeated message is recognised whatever became of its task), and
-        `StorageError`.
+        `IllegalTransitionError`, `TooManyPushConfigsError`, `DuplicateMessageError` (the receipt is known in this
+        scope; it is checked before everything else, so a repeated message is recognised whatever became of its task),
+        and `StorageError`.
         """
 
     @abstractmethod
@@ -316,6 +319,53 @@ class EventBus(ABC):
         """
 
 
+class Outbox(ABC):
+    """The push configs of tasks, and how far the log of its task was delivered to each.
+
+    Configs are added and removed by `Storage.commit` (`Change.push`, `Change.drop_push`). A commit with events that
+    subscribers are shown makes the entries of its task due, in the same transaction; a task without configs costs
+    nothing. A new entry begins before the events of its own change, and one that replaces another continues where that
+    was, even if it was dead. Entries are deleted with their task.
+    """
+
+    @abstractmethod
+    async def push_configs(self, task_id: str, scope: log.Scope) -> list[log.PushConfig]:
+        """Return the push configs of a task, by id. Raises `TaskNotFoundError`."""
+
+    @abstractmethod
+    async def claim_deliveries(
+        self, agent: str, limit: int, room: Callable[[str], int], until: int
+    ) -> list[log.OutboxEntry]:
+        """Lease up to `limit` due entries of an agent's tasks until `until`.
+
+        `room` is asked once for each host with due entries, and says how many of them may be leased, the longest due
+        first. Hosts take turns, so that entries of one host never keep others waiting. An entry whose lease has expired
+        is due again. Leasing raises `OutboxEntry.claim`, so that what the former holder settles is refused. No entry is
+        given out twice.
+        """
+
+    @abstractmethod
+    async def settle_deliveries(self, deliveries: Sequence[log.Delivery]) -> list[bool]:
+        """Note what came of leased entries; false for one whose lease was taken over, or that is gone.
+
+        With a time (`Delivery.due_at`) the entry is due then, which also extends the lease. Without one it is due at
+        once if its log has more than was delivered, and otherwise when the next event is committed. A dead entry is
+        never due. Nothing that is committed meanwhile is missed.
+        """
+
+    @abstractmethod
+    def outbox(self, agent: str | None = None) -> AsyncIterator[log.OutboxEntry]:
+        """Iterate over all entries, or those of one agent's tasks, in no particular order: for operators."""
+
+    @abstractmethod
+    async def retry_delivery(self, task_id: str, config_id: str) -> bool:
+        """Make an entry due now, dead or not, and forget its failures; false if there is none. For operators."""
+
+    @abstractmethod
+    def on_delivery(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called on the event loop whenever a commit of this process has filled the outbox."""
+
+
 class Schema(ABC):
     """The tables of a store, for operators; used without opening the engine."""
 
@@ -335,8 +385,8 @@ class Schema(ABC):
         """Return the script that `upgrade` would run; "" when nothing is to be done."""
 
 
-class Engine(Storage, Broker, EventBus):
-    """One store with all three facets. An async context manager: entering opens it, leaving closes it."""
+class Engine(Storage, Broker, EventBus, Outbox):
+    """One store with all four facets. An async context manager: entering opens it, leaving closes it."""
 
     #: The name of the engine in messages and metrics.
     name: str = "engine"

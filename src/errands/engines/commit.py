@@ -11,7 +11,7 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ import msgspec
 
 from errands import errors
 from errands.clock import Clock, system_clock
-from errands.engines.base import Engine, Retention, Tasks
+from errands.engines.base import Engine, Entries, Retention, Tasks
 from errands.engines.damage import failed_draft
 from errands.engines.subscriptions import Expectation, Subscribers, Subscription
 from errands.lifecycle import Judged, Receipt, judge
@@ -28,6 +28,9 @@ from errands.model.base import encode
 from errands.model.core import FAILED, TERMINAL_STATES, UNSPECIFIED, TaskState
 
 logger = logging.getLogger(__name__)
+
+#: How many hosts one claim of deliveries looks at: there may be any number.
+HOSTS = 100
 
 
 class CommitJob(msgspec.Struct):
@@ -229,6 +232,9 @@ class LocalEngine(Engine):
         super().__init__(clock=clock, retention=retention)
         self.subscribers = Subscribers()
         self._wakers: list[Callable[[], None]] = []
+        self._delivery_wakers: list[Callable[[], None]] = []
+        #: The host up to which due deliveries were looked for the last time.
+        self._last_host = ""
 
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)
@@ -237,13 +243,21 @@ class LocalEngine(Engine):
         for wake in self._wakers:
             wake()
 
+    def on_delivery(self, wake: Callable[[], None]) -> None:
+        self._delivery_wakers.append(wake)
+
+    def wake_senders(self) -> None:
+        for wake in self._delivery_wakers:
+            wake()
+
     def deliver(self, outcomes: Iterable[Outcome]) -> None:
         """Publish what has become durable, answer those who wait for it, and wake workers."""
-        wake = False
+        wake = fills_outbox = False
         for job, result in outcomes:
             if type(result) is Judged:
                 self.subscribers.publish(result.change.task_id, result.events, result.head.state, result.stored)
                 wake = wake or result.wakes_workers
+                fills_outbox = fills_outbox or result.head.pushes != ()
                 result = result.head
             if job.future.done():
                 continue  # the caller was canceled
@@ -255,6 +269,8 @@ class LocalEngine(Engine):
                 job.future.set_result(result)
         if wake:
             self.wake_workers()
+        if fills_outbox:
+            self.wake_senders()
 
     async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
         claimed: list[log.StoredTask] = []
@@ -308,6 +324,32 @@ class LocalEngine(Engine):
             except errors.StorageError:
                 # Its log may be what is damaged.
                 await self.commit(msgspec.structs.replace(end, events=()))
+
+    async def claim_deliveries(self, agent: str, limit: int, room: Callable[[str], int], until: int) -> Entries:
+        now = self.clock()
+        hosts = await self._due_hosts(agent, now, self._last_host)
+        if not hosts and self._last_host:
+            hosts = await self._due_hosts(agent, now, "")
+        wanted: dict[str, int] = {}
+        for host in hosts:
+            if limit <= 0:
+                break
+            if (count := min(room(host), limit)) > 0:
+                wanted[host] = count
+                limit -= count
+            self._last_host = host
+        else:
+            if len(hosts) < HOSTS:
+                self._last_host = ""
+        return await self._lease_deliveries(agent, wanted, now, until) if wanted else []
+
+    @abstractmethod
+    async def _due_hosts(self, agent: str, now: int, after: str) -> list[str]:
+        """Return the hosts of due entries, in alphabetical order, those after `after`; `HOSTS` at most."""
+
+    @abstractmethod
+    async def _lease_deliveries(self, agent: str, wanted: Mapping[str, int], now: int, until: int) -> Entries:
+        """Lease as many due entries of each host as are wanted, the longest due first."""
 
     def subscribe(self, task_id: str, scope: log.Scope, after: int, *, caught_up: bool = False) -> Subscription:
         self._watch(task_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 
@@ -17,15 +17,26 @@ import msgspec
 
 from errands import lifecycle
 from errands.clock import Clock, system_clock
-from errands.engines.base import Abandoned, Events, Ids, LargeReadError, Retention, Running, Tasks
-from errands.engines.commit import LocalEngine
+from errands.engines.base import (
+    Abandoned,
+    Configs,
+    Entries,
+    Events,
+    Flags,
+    Ids,
+    LargeReadError,
+    Retention,
+    Running,
+    Tasks,
+)
+from errands.engines.commit import HOSTS, LocalEngine
 from errands.engines.damage import damaged_task
 from errands.engines.listing import Cursor, earliest, fitting, leave_out_artifacts, list_page
 from errands.engines.retention import apply_retention
 from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import ConcurrencyError, TaskNotFoundError
 from errands.lifecycle import Judged, Receipt, judge, receipt_until
-from errands.model.base import UNREADABLE, encode
+from errands.model.base import UNREADABLE, encode, shallow_copy
 from errands.model.core import PAUSED_STATES, TERMINAL_STATES, Task, TaskState
 from errands.model.log import (
     KEEP,
@@ -33,6 +44,7 @@ from errands.model.log import (
     READY,
     AskingQuery,
     Change,
+    Delivery,
     Event,
     Head,
     Lease,
@@ -40,6 +52,7 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    OutboxEntry,
     RunningTask,
     Scope,
     StoredTask,
@@ -191,6 +204,9 @@ class MemoryEngine(LocalEngine):
         #: Ended tasks and their sizes in bytes, the longest ended first.
         self._ended: OrderedDict[str, int] = OrderedDict()
         self._ended_bytes = 0
+        #: The outbox: entries by task and config, and those of them that are due at some time.
+        self._entries: dict[str, dict[str, OutboxEntry]] = {}
+        self._scheduled: set[tuple[str, str]] = set()
         #: Events of a task before the oldest are trimmed: a tenth over the bound, so that it happens rarely.
         keep = self.retention.events_per_task
         self._max_events = float("inf") if keep is None else keep + keep // 10
@@ -225,6 +241,8 @@ class MemoryEngine(LocalEngine):
         self.subscribers.publish(change.task_id, judged.events, judged.head.state, judged.stored)
         if judged.wakes_workers:
             self.wake_workers()
+        if judged.head.pushes:
+            self.wake_senders()
         if len(task.events) > self._max_events:
             assert self.retention.events_per_task is not None
             task.trim(self.retention.events_per_task)
@@ -242,6 +260,8 @@ class MemoryEngine(LocalEngine):
         if change.context is not None:
             self._contexts[task.scope, task.context_id] = change.context, change.at
             self._contexts.move_to_end((task.scope, task.context_id))
+        if head.pushes or judged.before.pushes:
+            self._fill_outbox(task, judged)
         if change.work is LEASE:
             self._lease(task_id, change.due_at)
         elif change.work is not KEEP:
@@ -264,6 +284,33 @@ class MemoryEngine(LocalEngine):
         if change.cancel_requested:
             self._canceling.add(task_id)
 
+    def _fill_outbox(self, task: MemoryTask, judged: Judged) -> None:
+        change = judged.change
+        entries = self._entries.setdefault(task.id, {})
+        if change.push is not None:
+            before = entries.get(change.push.id)
+            entries[change.push.id] = entry = OutboxEntry(
+                task_id=task.id, scope=task.scope, config=change.push, delivered=judged.before.version
+            )
+            if before is not None:
+                entry.delivered, entry.claim = before.delivered, before.claim + 1
+                self._schedule(entry, change.at)
+        if change.drop_push in entries:
+            self._schedule(entries.pop(change.drop_push), None)
+        if judged.fills_outbox:
+            for entry in entries.values():
+                if entry.due_at is None and not entry.dead:
+                    self._schedule(entry, change.at)
+        if not entries:
+            del self._entries[task.id]
+
+    def _schedule(self, entry: OutboxEntry, due_at: int | None) -> None:
+        entry.due_at = due_at
+        if due_at is None:
+            self._scheduled.discard((entry.task_id, entry.config.id))
+        else:
+            self._scheduled.add((entry.task_id, entry.config.id))
+
     def _lease(self, task_id: str, until: int) -> None:
         self._leased.add(task_id)
         if until < self._next_expiry:
@@ -285,6 +332,8 @@ class MemoryEngine(LocalEngine):
         task = self._tasks.pop(task_id)
         self._ended_bytes -= self._ended.pop(task_id, 0)
         self._leased.discard(task_id)
+        for entry in self._entries.pop(task_id, {}).values():
+            self._schedule(entry, None)
         receipts = self._receipts.get(task.scope, {})
         for digest in task.receipts:
             # One that had expired may belong to a newer task by now.
@@ -453,6 +502,61 @@ class MemoryEngine(LocalEngine):
             waiting = (due for due, other in self._ready if self._is_ready(due, other, agents))
             oldest = min(waiting, default=now + 1)
         return None if oldest > now else now - oldest
+
+    # The outbox
+
+    async def push_configs(self, task_id: str, scope: Scope) -> Configs:
+        self._task(task_id, scope)
+        return [entry.config for _, entry in sorted(self._entries.get(task_id, {}).items())]
+
+    def _due_entries(self, agent: str, now: int) -> Entries:
+        scheduled = [self._entries[task_id][config_id] for task_id, config_id in self._scheduled]
+        due = [entry for entry in scheduled if entry.scope.agent == agent and entry.due_at is not None]
+        return sorted([entry for entry in due if entry.due_at <= now], key=attrgetter("due_at"))  # type: ignore[operator]
+
+    async def _due_hosts(self, agent: str, now: int, after: str) -> Ids:
+        hosts = {entry.config.host for entry in self._due_entries(agent, now)}
+        return sorted(host for host in hosts if host > after)[:HOSTS]
+
+    async def _lease_deliveries(self, agent: str, wanted: Mapping[str, int], now: int, until: int) -> Entries:
+        room = dict(wanted)
+        leased: list[OutboxEntry] = []
+        for entry in self._due_entries(agent, now):
+            if room.get(entry.config.host, 0) > 0:
+                room[entry.config.host] -= 1
+                entry.due_at, entry.claim = until, entry.claim + 1
+                leased.append(shallow_copy(entry))
+        return leased
+
+    async def settle_deliveries(self, deliveries: Sequence[Delivery]) -> Flags:
+        return [self._settle(delivery) for delivery in deliveries]
+
+    def _settle(self, delivery: Delivery) -> bool:
+        entry = self._entries.get(delivery.task_id, {}).get(delivery.config_id)
+        if entry is None or entry.claim != delivery.claim:
+            return False
+        for name in ("delivered", "attempts", "failed_at", "error", "dead"):
+            setattr(entry, name, getattr(delivery, name))
+        due_at = delivery.due_at
+        if due_at is None and self._tasks[entry.task_id].head.version > entry.delivered:
+            due_at = self.clock()
+        self._schedule(entry, None if delivery.dead else due_at)
+        return True
+
+    async def outbox(self, agent: str | None = None) -> AsyncIterator[OutboxEntry]:
+        for entry in [entry for entries in self._entries.values() for entry in entries.values()]:
+            if agent in (None, entry.scope.agent):
+                yield shallow_copy(entry)
+
+    async def retry_delivery(self, task_id: str, config_id: str) -> bool:
+        entry = self._entries.get(task_id, {}).get(config_id)
+        if entry is None:
+            return False
+        entry.attempts, entry.failed_at, entry.error, entry.dead = 0, None, "", False
+        entry.claim += 1
+        self._schedule(entry, self.clock())
+        self.wake_senders()
+        return True
 
     # Retention: the steps of `errands.engines.retention.Sweep`
 

@@ -88,7 +88,7 @@ def _config(card: AgentCard) -> AgentCardConfig:
         skills=[_skill(skill) for skill in card.skills],
         capabilities=CapabilitiesConfig(
             streaming=bool(capabilities.streaming),
-            push_notifications=bool(capabilities.push_notifications),
+            push_notifications=capabilities.push_notifications,
             extended_agent_card=bool(capabilities.extended_agent_card),
             extensions=capabilities.extensions or None,
         ),

@@ -134,10 +134,11 @@ class ExtensionConfig(_Config):
 
 
 class CapabilitiesConfig(_Config):
-    """What the agent offers beyond plain requests. Everything is off unless switched on."""
+    """What the agent offers beyond plain requests. Everything but push notifications is off unless switched on."""
 
     streaming: bool = False
-    push_notifications: bool = False
+    #: None: as the server's setting `push_notifications` says.
+    push_notifications: bool | None = None
     #: Accepted for programs written for a2akit; A2A 1.0 has no such capability.
     state_transition_history: bool = False
     extended_agent_card: bool = False

@@ -83,6 +83,65 @@ LEASE = Work.LEASE
 IDLE = Work.IDLE
 
 
+class PushConfig(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """A webhook that is told about one task."""
+
+    id: str
+    url: str
+    #: Host and port of the URL: deliveries to one host are limited together.
+    host: str
+    #: Sent as `X-A2A-Notification-Token`.
+    token: str = ""
+    #: Sent as `Authorization: SCHEME CREDENTIALS`.
+    scheme: str = ""
+    credentials: str = ""
+    #: The version of A2A in which the config was made, and in which its webhook is told.
+    protocol: str = "1.0"
+
+    def __repr__(self) -> str:
+        # Paths and queries of webhooks often hold a secret, and the others are secrets.
+        return f"PushConfig(id={self.id!r}, host={self.host!r}, protocol={self.protocol!r})"
+
+
+class OutboxEntry(msgspec.Struct, kw_only=True, gc=False):
+    """A push config with the position up to which its task's log was delivered.
+
+    What is to be sent is in the log, so an entry is small however much is left to deliver.
+    """
+
+    task_id: str
+    scope: Scope
+    config: PushConfig
+    #: The events up to this version were delivered.
+    delivered: int
+    #: When it is due: ready since then, or the end of the lease. None: there is nothing to deliver, or it is dead.
+    due_at: int | None = None
+    #: How often it was leased: the fence of a delivery.
+    claim: int = 0
+    #: Failures since the last delivery that succeeded, the time of the first, and why the last one failed.
+    attempts: int = 0
+    failed_at: int | None = None
+    error: str = ""
+    #: Whether delivery was given up: a dead letter.
+    dead: bool = False
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What came of an entry that was leased."""
+
+    task_id: str
+    config_id: str
+    #: The fence; see `OutboxEntry.claim`.
+    claim: int
+    delivered: int
+    #: When to go on. None: at once if the log has more, else with the next event.
+    due_at: int | None = None
+    attempts: int = 0
+    failed_at: int | None = None
+    error: str = ""
+    dead: bool = False
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything that one commit does to one task: all of it or nothing."""
 
@@ -119,6 +178,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     asks: str | None = None
     #: What the agent remembers of the task's conversation from now on; see `Storage.load_context`.
     context: bytes | None = None
+    #: A push config that is added, or replaces the one of the same id. It is told about the events of this change.
+    push: PushConfig | None = None
+    #: How many configs a task may have.
+    push_limit: int = 10
+    #: The id of a push config that is removed; nothing happens if there is none.
+    drop_push: str | None = None
 
     # Set once, when the task is created.
     context_id: str = ""
@@ -151,6 +216,8 @@ class Head(msgspec.Struct, gc=False):
     created_at: int = 0
     updated_at: int = 0
     status_at: int = 0
+    #: The ids of its push configs, sorted. The commit looks at the outbox only if there are any.
+    pushes: tuple[str, ...] = ()
 
 
 #: The head of a task before its first change.

@@ -55,6 +55,8 @@ class CallContext(msgspec.Struct):
     #: See `RequestOptions`; set by delegation and by no binding.
     parent: str = ""
     depth: int = 0
+    #: The version of A2A that the caller speaks.
+    protocol: str = "1.0"
     #: Where the call waits before it reads more than `LARGE` bytes; None: it does not wait.
     large_reads: LargeReads | None = None
 

@@ -17,7 +17,7 @@ from errands.model.base import fields_of
 
 ENV_PREFIX = "ERRANDS_"
 #: Settings whose values are never shown.
-SECRET = frozenset({"model_api_key", "auth_api_keys"})
+SECRET = frozenset({"model_api_key", "auth_api_keys", "push_secret"})
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 #: The value of `public_grpc` that leaves gRPC off the card.
 NOT_ON_CARD = "off"
@@ -178,6 +178,25 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     auth_issuer: str | None = None
     #: The audience that these tokens must have.
     auth_audience: str | None = None
+
+    # Push notifications
+
+    #: Whether clients may register webhooks, unless the agent's card says something else.
+    push_notifications: Flag = True
+    #: Webhooks that one task may have.
+    push_configs_per_task: Amount = 10
+    #: Where webhooks may be apart from public addresses: addresses, networks and host names, separated by commas.
+    push_allow: str | None = None
+    #: Seconds that a webhook has to answer.
+    push_timeout: Interval = 10.0
+    #: Seconds for which a delivery that fails is tried again; then it is a dead letter.
+    push_give_up_after: Seconds = 86_400.0
+    #: Webhooks that this process calls at the same time. 0: it leaves that to other processes.
+    push_concurrency: Count = 64
+    #: The same for one host.
+    push_concurrency_per_host: Amount = 8
+    #: The secret with which deliveries are signed (HMAC-SHA256). None: they are not signed.
+    push_secret: str | None = None
 
     # Policy and agents from manifests
 

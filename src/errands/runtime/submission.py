@@ -26,6 +26,7 @@ from errands.runtime.call import LARGE, CallContext, LargeReads
 from errands.runtime.executor import Identifiers
 from errands.runtime.journal import Batch, new_id, status_update
 from errands.runtime.pool import WorkerPool
+from errands.runtime.push import push_guard, read_config
 from errands.runtime.quotas import store_quotas
 from errands.runtime.settings import Settings
 
@@ -86,6 +87,8 @@ class Submitter:
     ) -> None:
         handler = pool.handlers[agent]
         self._pool = pool
+        self._guard = push_guard(settings)
+        self._push_limit = settings.push_configs_per_task
         self._journal = handler.journal
         self._engine = handler.journal.engine
         self._chooses_reply = handler.chooses_reply
@@ -285,6 +288,8 @@ class Submitter:
             due_at=now,
             unread=1,
             context_id=task.context_id or "",
+            push=self._push_of(request, call, task.id),
+            push_limit=self._push_limit,
         )
         is_counted = self._quotas is not None and not call.parent
         done = await self._take_quota(change, is_new=is_new) if is_counted else None
@@ -337,6 +342,8 @@ class Submitter:
             receipt_since=now - self._receipt_window,
             at=now,
             unread=1,
+            push=self._push_of(request, call, stored.task.id),
+            push_limit=self._push_limit,
         )
         if stored.state in core.TERMINAL_STATES:
             # The terminal guard refuses it, but only after a repeated message has been recognised.
@@ -363,6 +370,14 @@ class Submitter:
         except errors.QuotaError:
             await check_receipt(self._engine, change)
             raise
+
+    def _push_of(self, request: SendMessageRequest, call: CallContext, task_id: str) -> log.PushConfig | None:
+        """Return the webhook that the sender wants to be told about the task."""
+        configuration = request.configuration
+        if configuration is None or (config := configuration.task_push_notification_config) is None:
+            return None
+        field = "configuration.taskPushNotificationConfig."
+        return read_config(config, task_id, call.protocol, self._guard, field)
 
     def _options_of(self, request: SendMessageRequest, call: CallContext) -> log.RequestOptions:
         """Return what the sender asked for beside the message; only executors are shown all of it."""

@@ -16,6 +16,7 @@ from errands.runtime.call import CallContext
 from errands.runtime.cancellation import Canceler
 from errands.runtime.executor import Identifiers
 from errands.runtime.pool import WorkerPool
+from errands.runtime.push import push_guard, read_config, shown_config
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream, Streams, snapshot
 from errands.runtime.submission import Submission, Submitter
@@ -44,6 +45,7 @@ class TaskManager:
         self._settings = settings
         self._canceler = Canceler(pool, agent, settings)
         pool.on_expiry(self._canceler.end_abandoned)
+        self._guard = push_guard(settings)
         self._submitter = Submitter(pool, agent, input_modes=input_modes, settings=settings, identifiers=identifiers)
         self._streams = Streams(self._engine, settings.keep_alive)
 
@@ -199,6 +201,59 @@ class TaskManager:
                 taskId=request.id,
             )
         return self._streams.follow(stored, until, [snapshot(stored)])
+
+    # CreateTaskPushNotificationConfig, GetTask…, ListTask…, DeleteTask…
+
+    async def create_push_config(
+        self, request: requests.TaskPushNotificationConfig, call: CallContext
+    ) -> requests.TaskPushNotificationConfig:
+        """Have a webhook told about the task from now on; one with the same id is replaced.
+
+        Raise `TaskNotFoundError`, `TooManyPushConfigsError`, and `InvalidParamsError` for a webhook that may not be
+        called.
+        """
+        task_id = request.task_id or ""
+        await self._engine.push_configs(task_id, call.scope)  # a foreign task is not found, whatever the config is
+        config = read_config(request, task_id, call.protocol, self._guard)
+        await self._change_configs(task_id, call, push=config)
+        return shown_config(config, task_id)
+
+    async def get_push_config(
+        self, request: requests.GetTaskPushNotificationConfigRequest, call: CallContext
+    ) -> requests.TaskPushNotificationConfig:
+        """Return one config of the task. Raise `TaskNotFoundError` if there is none of this id."""
+        for config in await self._engine.push_configs(request.task_id, call.scope):
+            if config.id == request.id:
+                return shown_config(config, request.task_id)
+        raise errors.TaskNotFoundError("The task has no push notification config of this id", taskId=request.task_id)
+
+    async def list_push_configs(
+        self, request: requests.ListTaskPushNotificationConfigsRequest, call: CallContext
+    ) -> requests.ListTaskPushNotificationConfigsResponse:
+        """Return the configs of the task, by their ids. Raise `TaskNotFoundError`."""
+        configs = await self._engine.push_configs(request.task_id, call.scope)
+        left = [config for config in configs if config.id > (request.page_token or "")]
+        page = left[: request.page_size] if request.page_size else left
+        return requests.ListTaskPushNotificationConfigsResponse(
+            configs=[shown_config(config, request.task_id) for config in page],
+            next_page_token=page[-1].id if len(page) < len(left) else None,
+        )
+
+    async def delete_push_config(
+        self, request: requests.DeleteTaskPushNotificationConfigRequest, call: CallContext
+    ) -> requests.Empty:
+        """Tell the webhook nothing more. Deleting it twice succeeds. Raise `TaskNotFoundError`."""
+        await self._change_configs(request.task_id, call, drop_push=request.id)
+        return requests.Empty()
+
+    async def _change_configs(self, task_id: str, call: CallContext, **change: Any) -> None:
+        limit = self._settings.push_configs_per_task
+        try:
+            await self._engine.commit(
+                log.Change(task_id=task_id, scope=call.scope, at=self._engine.clock(), push_limit=limit, **change)
+            )
+        except errors.ConcurrencyError:
+            raise errors.TaskNotFoundError(taskId=task_id) from None
 
 
 class TaskStore:

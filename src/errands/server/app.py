@@ -30,6 +30,7 @@ from errands.runtime.journal import Journal
 from errands.runtime.leases import ActiveTask
 from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.pool import WorkerPool
+from errands.runtime.push import PushSender, push_guard
 from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.task_manager import TaskStore
 from errands.runtime.watchdog import Watchdog
@@ -115,7 +116,7 @@ class A2AServer:
         versions = self._routes.versions
         # A copy: `use_auth` writes into it.
         self.agent_card = copy.copy(
-            configuration.check_card(card, versions, has_extended=extended_card_provider is not None)
+            configuration.check_card(card, versions, self.settings, has_extended=extended_card_provider is not None)
         )
         signer = configuration.make_signer(signing, self.settings)
         self.cards = CardPublisher(self.agent_card, self.settings, time.time(), versions=versions, signer=signer)
@@ -343,6 +344,9 @@ class A2AServer:
             await self._deps.startup()
             stack.push_async_callback(self._deps.shutdown)
             self.engine = await stack.enter_async_context(engine)
+            if self.agent_card.capabilities.push_notifications and settings.push_concurrency:
+                sender = PushSender(engine, self.agent_card.name, settings, push_guard(settings))
+                await stack.enter_async_context(sender)
             await self._start_turns(stack)
             stack.push_async_callback(self.pool.drain)
             stack.callback(engine.disconnect)

@@ -59,6 +59,7 @@ class IncomingRequest:
     caller_key: CallerKey | None = None
     #: See `CallContext`. Set from the dialect.
     answers_by_context = False
+    protocol = "1.0"
     #: Where large requests take turns.
     large_work: LargeWork
     #: Called when the message is committed and only the end of the turn is left to wait for.

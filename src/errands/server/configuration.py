@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from errands.engines.base import Engine, Retention
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError
@@ -22,6 +24,7 @@ from errands.runtime.executor_worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.inner import InnerAgents
 from errands.runtime.middleware import A2AMiddleware
+from errands.runtime.push import push_guard, signing_key
 from errands.runtime.settings import NOT_ON_CARD, ServerRole, Settings, misspelled
 from errands.runtime.worker import Worker
 from errands.server.cards import build_card, check_binding, extensions_of, offers_extended_card
@@ -89,7 +92,9 @@ def find_card(card: CardLike | None, agent: Worker | ExecutorLike | None) -> Age
     return None if given is None else adapt_card(given)
 
 
-def check_card(card: AgentCardConfig | None, versions: Sequence[str], *, has_extended: bool) -> AgentCardConfig:
+def check_card(
+    card: AgentCardConfig | None, versions: Sequence[str], settings: Settings, *, has_extended: bool
+) -> AgentCardConfig:
     """Return the card. Raises `ConfigurationError` unless a server can serve it."""
     if card is None:
         raise ConfigurationError("an agent needs a card: pass agent_card=AgentCardConfig(...)")
@@ -99,8 +104,15 @@ def check_card(card: AgentCardConfig | None, versions: Sequence[str], *, has_ext
     if has_extended:
         card.supports_authenticated_extended_card = True
     build_card(card, "http://localhost", versions=versions)
-    if card.capabilities.push_notifications:
-        raise ConfigurationError("push notifications are not available yet; omit push_notifications=True")
+    offers_push = card.capabilities.push_notifications
+    if offers_push and not settings.push_notifications:
+        raise ConfigurationError(
+            "the card offers push notifications, but the setting push_notifications is off; change one of them"
+        )
+    if offers_push is None:
+        # A copy: the same card may be served with other settings.
+        capabilities = replace(card.capabilities, push_notifications=settings.push_notifications)
+        card = replace(card, capabilities=capabilities)
     if offers_extended_card(card) and not has_extended:
         logger.warning("the card offers an extended card, but extended_card_provider is missing")
     return card
@@ -201,6 +213,9 @@ def make_settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Se
             f"invalid public_grpc {found.public_grpc!r}: expected HOST:PORT, https://HOST, or {NOT_ON_CARD} to leave "
             "gRPC off the card"
         )
+    push_guard(found)
+    if found.push_secret is not None:
+        signing_key(found.push_secret)
     if found.grpc_port is not None:
         load_grpc_server()  # report a missing package now, not at the start
     return found

@@ -208,6 +208,8 @@ class Dispatcher:
                 and not self._card.capabilities.push_notifications
             ):
                 raise errors.PushNotificationNotSupportedError
+        if exchange.protocol != call.protocol:
+            call.protocol = exchange.protocol
         call.on_accepted, call.large_reads = exchange.on_accepted, exchange
         if exchange.answers_by_context:
             call.answers_by_context = True

@@ -176,7 +176,7 @@ class GrpcService:
         async def answer(_: object, context: Any) -> bytes | None:
             request = GrpcRequest(context, path, self._server)
             request.large_work = self._calls.large_work
-            request.ends_at_pause = self._codec.ends_at_pause
+            request.ends_at_pause, request.protocol = self._codec.ends_at_pause, self._codec.version
             try:
                 self._calls.open()
                 return await self._serve(rpc, context, request)

@@ -197,7 +197,7 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
             dispatcher.check_outline(operation, call.params)
         request = dialect.read_request(operation, call.params)
         del body, call  # the answer may take hours
-        exchange.ends_at_pause = dialect.ends_at_pause
+        exchange.ends_at_pause, exchange.protocol = dialect.ends_at_pause, dialect.version
         wants_stream = operation.capability == "streaming"
         result = await dispatcher.dispatch(operation, request, exchange)
     except A2AError as error:
@@ -246,7 +246,7 @@ async def serve_rest(exchange: HttpExchange, dispatcher: Dispatcher, routed: Rou
             query = {key: value for key, value in exchange.query.items() if key.lower() != "a2a-version"}
             request = dialect.read_query(operation, {**query, **values})
         del body  # the answer may take hours
-        exchange.ends_at_pause = dialect.ends_at_pause
+        exchange.ends_at_pause, exchange.protocol = dialect.ends_at_pause, dialect.version
         result = await dispatcher.dispatch(operation, request, exchange)
     except A2AError as error:
         await respond_error(exchange, error, dialect)

@@ -16,7 +16,14 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from errands.errors import A2AError, InvalidParamsError, MethodNotFoundError, ParseError, UnsupportedOperationError
+from errands.errors import (
+    A2AError,
+    InvalidParamsError,
+    MethodNotFoundError,
+    ParseError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
 from errands.model import core, requests
 from errands.model.base import Metadata, Model, encode
 from errands.model.card import AgentCard
@@ -293,13 +300,14 @@ def _read_send(params: _SendParams) -> requests.SendMessageRequest:
         parts += contents
     if not parts:
         raise InvalidParamsError("Invalid params: Message must contain at least one part", field="message.parts")
+    if wanted.push_notification_config is not None:
+        raise PushNotificationNotSupportedError(f"{_NO_PUSH}: PraisonAI's dialect has no way to manage them")
     return requests.SendMessageRequest(
         # Not PraisonAI's constant id: two messages with the same id and text would be one message sent twice.
         message=message.read(message_id=message.message_id or uuid.uuid4().hex, role=core.Role.USER, parts=parts),
         configuration=requests.SendMessageConfiguration(
             return_immediately=wanted.return_immediately or wanted.snake_return_immediately,
             accepted_output_modes=wanted.accepted_output_modes or wanted.accept_content_types,
-            task_push_notification_config=wanted.push_notification_config,
         ),
         metadata=params.metadata,
     )

@@ -17,6 +17,7 @@ from errands import __version__
 from errands.cli.failures import EXIT_CODES
 from errands.cli.main import app
 from errands.engines.urls import engine_from_url
+from errands.model.log import Change, PushConfig
 from tests.unit.cli.conftest import Errands
 from tests.unit.cli.processes import Served
 from tests.unit.cli.processes import errands as run_errands
@@ -74,9 +75,12 @@ def test_the_examples_of_every_command_run(
 
 
 async def make(store: str, task_id: str) -> None:
-    """A store with a task that waits for a review, for the commands that answer it."""
+    """A store with a task that waits for a review and has a webhook, for the commands that manage them."""
     async with engine_from_url(store) as engine:
         await suspend(engine, task_id, BOB)
+        scope = (await engine.load(task_id, None)).scope
+        push = PushConfig(id="hook", url="https://hooks.example/", host="hooks.example:443")
+        await engine.commit(Change(task_id=task_id, scope=scope, at=engine.clock(), push=push))
 
 
 def assert_serves(arguments: list[str], folder: Path) -> None:

@@ -7,22 +7,22 @@ written.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import asyncpg
 
 from errands.clock import Clock, system_clock
-from errands.engines.base import Retention, Schema, Tasks
+from errands.engines.base import Entries, Flags, Retention, Schema, Tasks
 from errands.engines.connection import PROBE_TIMEOUT, StoreProbe, store_clock
 from errands.engines.postgres import retention, store
 from errands.engines.postgres.connection import READ_ONLY, Connection, PostgresOptions, ReaderPool, connect, explain
 from errands.engines.postgres.notifications import Notifications
-from errands.engines.postgres.queries import QUERIES, PostgresQueries
+from errands.engines.postgres.queries import QUERIES, PostgresQueries, are_texts, storable
 from errands.engines.postgres.schema import PostgresSchema, check_session, ensure_schema
 from errands.engines.postgres.store import PostgresStore
 from errands.errors import ConfigurationError, StorageError
-from errands.model.log import Change, Head, Lease, LeaseSignal, Scope
+from errands.model.log import Change, Delivery, Head, Lease, LeaseSignal, Scope
 
 
 class PostgresParts(NamedTuple):
@@ -147,6 +147,22 @@ class PostgresEngine(PostgresQueries):
 
     async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
         return await self.parts.store.do(lambda connection: store.extend(connection, worker, leases, until))
+
+    async def _lease_deliveries(self, agent: str, wanted: Mapping[str, int], now: int, until: int) -> Entries:
+        return await self.parts.store.do(
+            lambda connection: store.lease_deliveries(connection, agent, wanted, now, until)
+        )
+
+    async def settle_deliveries(self, deliveries: Sequence[Delivery]) -> Flags:
+        now = self.clock()
+        return await self.parts.store.do(lambda connection: store.settle_deliveries(connection, deliveries, now))
+
+    async def retry_delivery(self, task_id: str, config_id: str) -> bool:
+        if not are_texts(task_id, config_id):
+            return False
+        values = storable(task_id), storable(config_id), self.clock()
+        done = await self.parts.store.do(lambda connection: connection.fetchval(QUERIES["retry_entry"], *values))
+        return bool(done)
 
     async def sweep(self, every: float = 0.0) -> int:
         async with self.readers.connection() as connection:

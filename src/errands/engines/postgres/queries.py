@@ -9,8 +9,10 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from errands.engines.base import Abandoned, Events, Ids, LargeReadError, Running, Tasks
-from errands.engines.commit import LocalEngine, TaskRow
+import msgspec
+
+from errands.engines.base import Abandoned, Configs, Events, Ids, LargeReadError, Running, Tasks
+from errands.engines.commit import HOSTS, LocalEngine, TaskRow
 from errands.engines.connection import StoreClock
 from errands.engines.damage import read_lease, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
@@ -19,7 +21,18 @@ from errands.engines.statements import read_queries
 from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, UNSPECIFIED, TaskState
-from errands.model.log import AskingQuery, Event, Head, ListPage, ListQuery, LogSlice, Scope, StoredTask
+from errands.model.log import (
+    AskingQuery,
+    Event,
+    Head,
+    ListPage,
+    ListQuery,
+    LogSlice,
+    OutboxEntry,
+    PushConfig,
+    Scope,
+    StoredTask,
+)
 
 #: The statements of `queries.sql` by name.
 QUERIES = read_queries(files(__package__))
@@ -78,6 +91,9 @@ def _digest(scope: Scope, size: int, more: bytes = b"") -> bytes:
 #: asyncpg's record.
 Row = Any
 
+_read_pushes = msgspec.json.Decoder(tuple[str, ...]).decode
+_read_config = msgspec.json.Decoder(PushConfig).decode
+
 #: By their names; another release may know more.
 _STATES = {state.value: state for state in TaskState}
 
@@ -87,19 +103,38 @@ def read_row(row: Row) -> TaskRow:
     no, task_id, tenant, owner, agent, context_id, folded, trimmed, watcher, version, state = row[:11]
     head = Head(version, _STATES.get(state, UNSPECIFIED), *row[11:24])
     head.worker, head.asks = readable(head.worker), readable(head.asks)
+    if pushes := row[24]:
+        head.pushes = _read_pushes(readable(pushes))
     scope = Scope(readable(tenant), readable(owner), readable(agent))
     return TaskRow(no, readable(task_id), scope, readable(context_id), folded, trimmed, head, watcher)
 
 
 def read_events(row: Row) -> list[Event]:
     """Return the columns of the fragment `log`, after those of the task; a snapshot, of version 0, comes first."""
-    versions, kinds, data, times, leases = row[24:29]
+    versions, kinds, data, times, leases = row[25:30]
     if versions is None:
         return []
     return [
         Event(version, kind, content, at, lease and read_lease(readable(lease)))
         for version, kind, content, at, lease in zip(versions, kinds, data, times, leases, strict=True)
     ]
+
+
+def read_entry(row: Row) -> OutboxEntry:
+    """Return the columns of the fragment `entry`."""
+    tenant, owner, agent, config, task_id, delivered, due_at, claim, attempts, failed_at, error, dead = row[:12]
+    return OutboxEntry(
+        task_id=readable(task_id),
+        scope=Scope(readable(tenant), readable(owner), readable(agent)),
+        config=_read_config(readable(config)),
+        delivered=delivered,
+        due_at=due_at,
+        claim=claim,
+        attempts=attempts,
+        failed_at=failed_at,
+        error=readable(error),
+        dead=dead,
+    )
 
 
 def read_stored(row: Row) -> StoredTask:
@@ -235,6 +270,25 @@ class PostgresQueries(LocalEngine):
         names = [storable(agent) for agent in agents if are_texts(agent)]
         due_at: int | None = await self._fetch_value("longest_due", names, now)
         return None if due_at is None else now - due_at
+
+    # The outbox
+
+    async def push_configs(self, task_id: str, scope: Scope) -> Configs:
+        names = (task_id, *scope)
+        rows = await self._fetch("push_configs", *map(storable, names)) if are_texts(*names) else ()
+        if not rows:
+            raise TaskNotFoundError(taskId=task_id)
+        return [_read_config(readable(config)) for config in rows[0][0] or ()]
+
+    async def _due_hosts(self, agent: str, now: int, after: str) -> Ids:
+        return [row[0] for row in await self._fetch("due_hosts", storable(agent), after, now, HOSTS)]
+
+    async def outbox(self, agent: str | None = None) -> AsyncIterator[OutboxEntry]:
+        last, of_agent = ("", ""), None if agent is None else storable(agent)
+        while rows := await self._fetch("some_entries", *last, of_agent, _STEP):
+            for row in rows:
+                yield read_entry(row)
+            last = rows[-1][4], rows[-1][12]
 
     async def compare_clock(self, connection: Connection, name: str) -> None:
         """Correct a `StoreClock` by the server's time."""

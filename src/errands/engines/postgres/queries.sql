@@ -6,7 +6,7 @@
 tasks.no, tasks.id, tasks.tenant, tasks.owner, tasks.agent, tasks.context_id, tasks.folded, tasks.trimmed,
 tasks.watcher, tasks.version, tasks.state, tasks.attempt, tasks.attempt_base, tasks.given_back, tasks.worker,
 tasks.due_at, tasks.claimed, tasks.unread, tasks.cancel_requested, tasks.direct, tasks.asks,
-tasks.created_at, tasks.updated_at, tasks.status_at
+tasks.created_at, tasks.updated_at, tasks.status_at, tasks.pushes
 
 -- fragment: log
 -- Events as one array per column, at the end of a row, in the order of `queries.read_events`.
@@ -37,13 +37,13 @@ WITH stored_tasks AS (
     INSERT INTO tasks (
         id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base, given_back, worker,
         due_at, claimed, unread, cancel_requested, direct, asks, created_at, updated_at, status_at, folded, trimmed,
-        watcher, is_long
+        watcher, is_long, pushes
     )
     SELECT * FROM unnest(
         $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::integer[],
         $9::text[], $10::integer[], $11::integer[], $12::integer[], $13::text[], $14::bigint[], $15::text[],
         $16::integer[], $17::boolean[], $18::boolean[], $19::text[], $20::bigint[], $21::bigint[], $22::bigint[],
-        $23::integer[], $24::integer[], $25::text[], $26::boolean[]
+        $23::integer[], $24::integer[], $25::text[], $26::boolean[], $53::text[]
     )
     ON CONFLICT (id) DO UPDATE SET
         version = excluded.version, state = excluded.state, attempt = excluded.attempt,
@@ -51,7 +51,7 @@ WITH stored_tasks AS (
         worker = excluded.worker, due_at = excluded.due_at, claimed = excluded.claimed,
         unread = excluded.unread, cancel_requested = excluded.cancel_requested, direct = excluded.direct,
         asks = excluded.asks, updated_at = excluded.updated_at, status_at = excluded.status_at,
-        folded = excluded.folded, watcher = excluded.watcher, is_long = excluded.is_long
+        folded = excluded.folded, watcher = excluded.watcher, is_long = excluded.is_long, pushes = excluded.pushes
     WHERE tasks.no = excluded.no AND tasks.version <= excluded.version AND tasks.attempt <= excluded.attempt
     RETURNING 1
 ), stored_events AS (
@@ -350,6 +350,8 @@ WITH gone AS (
     SELECT no FROM gone WHERE version <= $2::integer
 ), gone_events AS (
     DELETE FROM events WHERE task IN (SELECT no FROM whole)
+), gone_pushes AS (
+    DELETE FROM pushes WHERE task_id = ANY($1::text[])
 ), left_over AS (
     INSERT INTO remains (task, version) SELECT no, version FROM gone WHERE version > $2::integer
 ), gone_tallies AS (
@@ -570,3 +572,69 @@ LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE
 -- name: schema_applied
 -- Notes that a migration was applied.
 INSERT INTO schema_versions (version, oldest) VALUES ($1, $2)
+
+-- name: upsert_push
+-- Adds a push config. One that replaces another continues where that was, and is tried now; its holder loses its lease.
+INSERT INTO pushes (task_id, id, agent, host, config, delivered) VALUES ($1, $2, $3, $4, $5, $6::integer)
+ON CONFLICT (task_id, id) DO UPDATE SET
+    host = excluded.host, config = excluded.config, claim = pushes.claim + 1, due_at = $7::bigint,
+    attempts = 0, failed_at = NULL, error = '', dead = false
+
+-- name: drop_push
+-- Removes a push config.
+DELETE FROM pushes WHERE task_id = $1 AND id = $2
+
+-- name: fill_outbox
+-- Makes the entries of some tasks due that wait for the next event.
+UPDATE pushes SET due_at = new.at FROM unnest($1::text[], $2::bigint[]) AS new (task_id, at)
+WHERE pushes.task_id = new.task_id AND pushes.due_at IS NULL AND NOT pushes.dead
+
+-- name: push_configs
+-- The push configs of a task, one row in any case if there is such a task.
+SELECT (SELECT array_agg(config ORDER BY pushes.id) FROM pushes WHERE pushes.task_id = tasks.id)
+FROM tasks WHERE id = $1 AND tenant = $2 AND owner = $3 AND agent = $4
+
+-- name: due_hosts
+-- The next hosts of due entries.
+SELECT DISTINCT host FROM pushes
+WHERE agent = $1 AND host > $2 AND due_at IS NOT NULL AND due_at <= $3 ORDER BY host LIMIT $4
+
+-- fragment: entry
+-- An entry of the outbox, in the order of `queries.read_entry`.
+tasks.tenant, tasks.owner, tasks.agent, pushes.config, pushes.task_id, pushes.delivered, pushes.due_at, pushes.claim,
+pushes.attempts, pushes.failed_at, pushes.error, pushes.dead
+
+-- name: lease_entries
+-- Leases the longest due entries of one host, without those that another process is leasing; the raised claim is the fence
+-- against the former holder.
+WITH due AS (
+    SELECT task_id, id FROM pushes WHERE agent = $1 AND host = $2 AND due_at IS NOT NULL AND due_at <= $3
+    ORDER BY due_at LIMIT $4::bigint FOR UPDATE SKIP LOCKED
+), leased AS (
+    UPDATE pushes SET claim = claim + 1, due_at = $5::bigint FROM due
+    WHERE pushes.task_id = due.task_id AND pushes.id = due.id
+    RETURNING pushes.*
+)
+SELECT {entry} FROM leased AS pushes JOIN tasks ON tasks.id = pushes.task_id
+
+-- name: lock_versions
+-- Locks tasks whose entries are settled: an event that is committed at the same moment is seen either here or there.
+SELECT id, version FROM tasks WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE
+
+-- name: settle_entry
+-- Notes what came of a lease, if it was not taken over.
+UPDATE pushes SET delivered = $4::integer, due_at = $5::bigint, attempts = $6::integer, failed_at = $7::bigint,
+    error = $8::text, dead = $9::boolean
+WHERE task_id = $1 AND id = $2 AND claim = $3::bigint
+RETURNING true
+
+-- name: some_entries
+-- The next entries of any agent or one.
+SELECT {entry}, pushes.id FROM pushes JOIN tasks ON tasks.id = pushes.task_id
+WHERE (pushes.task_id, pushes.id) > ($1::text, $2::text) AND ($3::text IS NULL OR pushes.agent = $3)
+ORDER BY pushes.task_id, pushes.id LIMIT $4::bigint
+
+-- name: retry_entry
+-- Makes an entry due and forgets its failures.
+UPDATE pushes SET due_at = $3::bigint, claim = claim + 1, attempts = 0, failed_at = NULL, error = '', dead = false
+WHERE task_id = $1 AND id = $2 RETURNING true

@@ -7,7 +7,7 @@ have written. A task is in one lane at a time, so changes to it keep their order
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, LocalEngine, TaskRow, failures, lease_signals
@@ -30,7 +30,7 @@ from errands.errors import ErrandsError, StorageError
 from errands.lifecycle import Judged, Receipt, receipt_until
 from errands.model.base import encode
 from errands.model.core import UNSPECIFIED
-from errands.model.log import Change, Head, Lease, LeaseSignal, Scope, StoredTask
+from errands.model.log import Change, Delivery, Head, Lease, LeaseSignal, OutboxEntry, Scope, StoredTask
 
 _T = TypeVar("_T")
 
@@ -229,6 +229,8 @@ class PostgresStore:
             for event in judged.events:
                 lease = event.lease and storable(encode(event.lease).decode())
                 events.append((row.no, event.version, event.kind, event.data, event.at, lease))
+            if judged.head.pushes or judged.before.pushes:
+                await _fill_outbox(connection, row, judged)
         rows = [row for _, row in sorted(tasks.items())]
         wakes = any(accepted.judged.wakes_workers for accepted in batch.accepted)
         news = self._options.schema, payloads(process, wakes, list(changed.values()))
@@ -272,6 +274,7 @@ class PostgresStore:
             *news,
             *number,
             deleted,
+            [storable(encode(row.head.pushes).decode()) if row.head.pushes else "" for row in rows],
         )
         return watched if counts[:3] == (len(rows), len(events), len(receipts)) else None
 
@@ -296,6 +299,18 @@ async def _look(
         else:
             deleted.append(task_id)
     return CommitBatch({row.id: row for row in found}, receipts, numbers.pop, queries.MAX_VERSION), deleted
+
+
+async def _fill_outbox(connection: Connection, row: TaskRow, judged: Judged) -> None:
+    """Write what a change does to the outbox. Its task is locked, or new."""
+    change, task_id = judged.change, storable(row.id)
+    if (config := change.push) is not None:
+        names = storable(config.id), storable(row.scope.agent), config.host, storable(encode(config).decode())
+        await connection.execute(QUERIES["upsert_push"], task_id, *names, judged.before.version, change.at)
+    if change.drop_push is not None:
+        await connection.execute(QUERIES["drop_push"], task_id, storable(change.drop_push))
+    if judged.fills_outbox:
+        await connection.execute(QUERIES["fill_outbox"], [task_id], [change.at])
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Sequence[Sequence[Any]]:
@@ -336,6 +351,31 @@ async def extend(connection: Connection, worker: str, leases: Sequence[Lease], u
     attempts = [lease.attempt for lease in leases]
     rows = await connection.fetch(QUERIES["extend"], ids, attempts, storable(worker), until) if leases else []
     return lease_signals(leases, {Lease(readable(key), attempt): cancel for key, attempt, cancel in rows})
+
+
+async def lease_deliveries(
+    connection: Connection, agent: str, wanted: Mapping[str, int], now: int, until: int
+) -> list[OutboxEntry]:
+    leased: list[OutboxEntry] = []
+    for host, limit in sorted(wanted.items()):
+        rows = await connection.fetch(QUERIES["lease_entries"], storable(agent), host, now, limit, until)
+        leased += map(queries.read_entry, rows)
+    return leased
+
+
+async def settle_deliveries(connection: Connection, deliveries: Sequence[Delivery], now: int) -> list[bool]:
+    ids = [storable(delivery.task_id) for delivery in deliveries]
+    versions = dict(await connection.fetch(QUERIES["lock_versions"], ids))
+    settled: list[bool] = []
+    for task_id, delivery in zip(ids, deliveries, strict=True):
+        due_at = delivery.due_at
+        if due_at is None and versions.get(task_id, 0) > delivery.delivered:
+            due_at = now
+        position = delivery.delivered, None if delivery.dead else due_at
+        failure = delivery.attempts, delivery.failed_at, storable(delivery.error), delivery.dead
+        names = task_id, storable(delivery.config_id), delivery.claim
+        settled.append(bool(await connection.fetchval(QUERIES["settle_entry"], *names, *position, *failure)))
+    return settled
 
 
 class WriterLane:

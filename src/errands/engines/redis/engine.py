@@ -6,21 +6,23 @@ This class hands work to the store and tells this process what was written, here
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from errands.clock import Clock, system_clock
-from errands.engines.base import Retention, Tasks
+from errands.engines.base import Entries, Flags, Retention, Tasks
 from errands.engines.connection import store_clock
 from errands.engines.redis.connection import RedisOptions, RedisServer
 from errands.engines.redis.notifications import RedisNotifications
 from errands.engines.redis.queries import RedisQueries
 from errands.engines.redis.retention import RedisSweep
-from errands.engines.redis.schema import LOST, Keys, read_known, read_stored, request
+from errands.engines.redis.schema import LOST, Keys, read_entry, read_known, read_stored, request
 from errands.engines.redis.store import LONG_LOG, CommandBuilder, RedisStore
 from errands.errors import ConcurrencyError, StorageError, TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, UNSPECIFIED
-from errands.model.log import Change, Head, Lease, LeaseSignal, Scope, StoredTask
+from errands.model.log import Change, Delivery, Head, Lease, LeaseSignal, Scope, StoredTask
 
 
 class RedisParts(NamedTuple):
@@ -157,6 +159,29 @@ class RedisEngine(RedisQueries):
             for lease, signal in zip(leases, answer, strict=True)
             if signal != b"fine"
         ]
+
+    # The outbox
+
+    async def _lease_deliveries(self, agent: str, wanted: Mapping[str, int], now: int, until: int) -> Entries:
+        flat = [word for pair in wanted.items() for word in pair]
+        lease = request("lease_entries", agent=agent, wanted=flat, now=str(now), expires=str(until))
+        answers = await self.parts.store.submit(lease)
+        return [entry for answer in answers if (entry := read_entry(answer)) is not None]
+
+    async def settle_deliveries(self, deliveries: Sequence[Delivery]) -> Flags:
+        if not deliveries:
+            return []
+        packed: list[dict[str, object]] = []
+        for delivery in deliveries:
+            times = {name: getattr(delivery, name) for name in ("due_at", "failed_at")}
+            texts = {name: "" if time is None else str(time) for name, time in times.items()}
+            packed.append({**msgspec.structs.asdict(delivery), **texts})
+        settle = request("settle_entries", deliveries=packed, now=str(self.clock()))
+        return [answer == 1 for answer in await self.parts.store.submit(settle)]
+
+    async def retry_delivery(self, task_id: str, config_id: str) -> bool:
+        retry = request("retry_entry", id=task_id, config=config_id, now=str(self.clock()))
+        return bool(await self.parts.store.submit(retry) == 1)
 
     def _watch(self, task_id: str) -> None:
         self.parts.notifications.watch()

@@ -7,15 +7,33 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from errands.engines.base import Abandoned, Events, Ids, LargeReadError, Running, Tasks
-from errands.engines.commit import LocalEngine
+from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Running, Tasks
+from errands.engines.commit import HOSTS, LocalEngine
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.redis.connection import RedisServer
-from errands.engines.redis.schema import LOST, Keys, TaskHash, read_events, read_hash, read_stored, scope_name
+from errands.engines.redis.schema import (
+    LOST,
+    Keys,
+    TaskHash,
+    read_entry,
+    read_events,
+    read_hash,
+    read_stored,
+    scope_name,
+)
 from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, TaskState
-from errands.model.log import AskingQuery, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
+from errands.model.log import (
+    AskingQuery,
+    ListPage,
+    ListQuery,
+    LogSlice,
+    OutboxEntry,
+    RunningTask,
+    Scope,
+    StoredTask,
+)
 
 #: Tasks that one request looks at: the server does nothing else while it does.
 LOOK = 500
@@ -105,14 +123,19 @@ class RedisQueries(LocalEngine):
         return {task_id: task for task_id, task in tasks if task is not None}
 
     async def every_task(self) -> AsyncIterator[StoredTask]:
-        prefix = self.keys("task", "")
+        async for ids in self._scan("task"):
+            for stored in await self.load_all(ids):
+                if stored is not None:
+                    yield stored
+
+    async def _scan(self, kind: str) -> AsyncIterator[Ids]:
+        """Iterate over the tasks that have a key of this kind, some at a time."""
+        prefix = self.keys(kind, "")
         pattern = re.sub(r"([*?\\[\]])", r"\\\1", prefix) + "*"
         cursor: int | None = None
         while cursor != 0:
             cursor, names = await self.server.do("scan", cursor or 0, match=pattern, count=LOOK)
-            for stored in await self.load_all([name.decode(errors="replace").removeprefix(prefix) for name in names]):
-                if stored is not None:
-                    yield stored
+            yield [name.decode(errors="replace").removeprefix(prefix) for name in names]
 
     async def asking(self, query: AskingQuery) -> Tasks:
         if query.task_id is not None:
@@ -182,6 +205,30 @@ class RedisQueries(LocalEngine):
         first = [await self.server.do("zrange", self.keys("queue", agent), 0, 0, withscores=True) for agent in agents]
         due_at = min((int(score) for found in first for _, score in found), default=now + 1)
         return None if due_at > now else now - due_at
+
+    # The outbox
+
+    async def _entries(self, task_ids: Ids) -> Entries:
+        answers = await self.server.ask("entries", ids=task_ids) if task_ids else []
+        return [entry for answer in answers if (entry := read_entry(answer)) is not None]
+
+    async def push_configs(self, task_id: str, scope: Scope) -> Configs:
+        task = (await self.look([task_id])).get(task_id)
+        if task is None or task.scope != scope:
+            raise TaskNotFoundError(taskId=task_id)
+        entries = await self._entries([task_id])
+        return [entry.config for entry in sorted(entries, key=lambda entry: entry.config.id)]
+
+    async def _due_hosts(self, agent: str, now: int, after: str) -> Ids:
+        names = await self.server.do("zrangebyscore", self.keys("hosts", agent), "-inf", now)
+        hosts = [name.decode() for name in names]
+        return sorted(host for host in hosts if host > after)[:HOSTS]
+
+    async def outbox(self, agent: str | None = None) -> AsyncIterator[OutboxEntry]:
+        async for ids in self._scan("pushes"):
+            for entry in await self._entries(ids):
+                if agent in (None, entry.scope.agent):
+                    yield entry
 
 
 class _RedisListing:

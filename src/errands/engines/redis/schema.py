@@ -16,7 +16,7 @@ import msgspec
 from errands.engines.damage import read_lease, salvaged_head, stored_task
 from errands.model.base import UNREADABLE, encode
 from errands.model.core import TaskState
-from errands.model.log import Event, EventKind, Head, Scope, StoredTask
+from errands.model.log import Event, EventKind, Head, OutboxEntry, PushConfig, Scope, StoredTask
 
 #: The arrangement of keys that this release reads and writes.
 SCHEMA = "1"
@@ -159,6 +159,64 @@ def request(name: str, **arguments: object) -> Request:
     return {"request": name, **arguments}
 
 
+class NewPush(msgspec.Struct, gc=False):
+    """A push config that a change adds; `config` is JSON."""
+
+    id: str
+    host: str
+    agent: str
+    config: str
+    delivered: int
+
+
+class OutboxChange(msgspec.Struct, gc=False):
+    """What a change does to the outbox; see `Change.push` and `Change.drop_push`."""
+
+    push: NewPush | None
+    drop_push: str | None
+    #: Whether there is something to tell the webhooks of the task.
+    fills: bool
+
+
+class PackedEntry(msgspec.Struct, gc=False):
+    """An entry of the outbox as it is stored."""
+
+    host: str
+    agent: str
+    config: str
+    delivered: int
+    claim: int
+    attempts: int
+    failed_at: str
+    error: str
+    dead: bool
+
+
+_read_packed = msgspec.msgpack.Decoder(PackedEntry).decode
+_read_config = msgspec.json.Decoder(PushConfig).decode
+
+
+def read_entry(answer: Sequence[bytes]) -> OutboxEntry | None:
+    """Return an entry as the scripts answer it; None if its task cannot be read."""
+    task_id, _, packed, record, due_at = answer
+    task = read_hash((record, b"", b"", b"", b""))
+    if task is None or task.scope == LOST:
+        return None
+    entry = _read_packed(packed)
+    return OutboxEntry(
+        task_id=task_id.decode(),
+        scope=task.scope,
+        config=_read_config(entry.config),
+        delivered=entry.delivered,
+        due_at=int(due_at) if due_at else None,
+        claim=entry.claim,
+        attempts=entry.attempts,
+        failed_at=int(entry.failed_at) if entry.failed_at else None,
+        error=entry.error,
+        dead=entry.dead,
+    )
+
+
 class Commit(msgspec.Struct, tag_field="request", tag="commit", kw_only=True, gc=False):
     """The request that writes a change; without `expected` it only looks."""
 
@@ -179,6 +237,7 @@ class Commit(msgspec.Struct, tag_field="request", tag="commit", kw_only=True, gc
     #: For other processes: who wrote the events, and the task's state after them.
     origin: str = ""
     state: str = ""
+    outbox: OutboxChange | None = None
 
 
 pack = msgspec.msgpack.Encoder().encode

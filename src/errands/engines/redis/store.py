@@ -10,7 +10,7 @@ A task that is run here is remembered as of the last answer, so that a change to
 first.
 
 A batch whose answer was lost with the connection is sent again under the same number: the server knows whether it was
-done (see `lua/6_batch.lua`), so that a caller hears the truth. Only when the server stays away does the caller hear
+done (see `lua/7_batch.lua`), so that a caller hears the truth. Only when the server stays away does the caller hear
 that it is not known.
 """
 
@@ -33,6 +33,8 @@ from errands.engines.redis.schema import (
     Command,
     Commit,
     KnownTask,
+    NewPush,
+    OutboxChange,
     Request,
     TaskHash,
     blob,
@@ -281,6 +283,13 @@ class CommandBuilder:
         for event in judged.events:
             events += (event.kind, blob(event.data))
         first = judged.events[0] if judged.events else None
+        outbox = None
+        if head.pushes or judged.before.pushes:
+            push = None
+            if (config := change.push) is not None:
+                text = encode(config).decode()
+                push = NewPush(config.id, config.host, after.scope.agent, text, judged.before.version)
+            outbox = OutboxChange(push, change.drop_push, judged.fills_outbox)
         return KnownTask(after, fields), Commit(
             id=task_id,
             expected=known.fields,
@@ -294,6 +303,7 @@ class CommandBuilder:
             ends=head.state in TERMINAL_STATES and head.version - after.trimmed <= LONG_LOG,
             origin=self._origin,
             state=head.state.value,
+            outbox=outbox,
         )
 
     def _index(self, commands: list[Command], task_id: str, before: Head, after: TaskHash) -> None:

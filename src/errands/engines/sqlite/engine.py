@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from errands.clock import Clock, system_clock
-from errands.engines.base import Retention, Schema, Tasks
+from errands.engines.base import Entries, Flags, Retention, Schema, Tasks
 from errands.engines.connection import StoreProbe
 from errands.engines.retention import apply_retention
 from errands.engines.sqlite import retention, store
@@ -25,7 +25,7 @@ from errands.engines.sqlite.schema import SQLiteSchema, make_directory
 from errands.engines.sqlite.store import SQLiteStore
 from errands.engines.subscriptions import Subscription
 from errands.errors import ConfigurationError, StorageError
-from errands.model.log import Change, Head, Lease, LeaseSignal, Scope
+from errands.model.log import Change, Delivery, Head, Lease, LeaseSignal, Scope
 
 _read_versions = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -122,6 +122,21 @@ class SQLiteEngine(SQLiteQueries):
 
     async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
         return await self.store.do(lambda connection: store.extend(connection, worker, leases, until))
+
+    async def _lease_deliveries(self, agent: str, wanted: Mapping[str, int], now: int, until: int) -> Entries:
+        return await self.store.do_in_outbox(
+            lambda connection: store.lease_deliveries(connection, agent, wanted, now, until)
+        )
+
+    async def settle_deliveries(self, deliveries: Sequence[Delivery]) -> Flags:
+        now = self.clock()
+        return await self.store.do_in_outbox(lambda connection: store.settle_deliveries(connection, deliveries, now))
+
+    async def retry_delivery(self, task_id: str, config_id: str) -> bool:
+        now = self.clock()
+        return await self.store.do_in_outbox(
+            lambda connection: store.retry_delivery(connection, task_id, config_id, now)
+        )
 
     async def sweep(self, every: float = 0.0) -> int:
         now = self.clock()

@@ -14,8 +14,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from errands.engines.base import Abandoned, Events, Ids, LargeReadError, Running, Tasks
-from errands.engines.commit import LocalEngine, TaskRow
+from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Running, Tasks
+from errands.engines.commit import HOSTS, LocalEngine, TaskRow
 from errands.engines.damage import read_lease, salvaged_head, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, fitting, leave_out_artifacts, list_page
 from errands.engines.sqlite.connection import ReaderThreads
@@ -23,7 +23,17 @@ from errands.engines.statements import read_queries
 from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
 from errands.model.base import encode
-from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, Scope, StoredTask
+from errands.model.log import (
+    AskingQuery,
+    Event,
+    ListPage,
+    ListQuery,
+    LogSlice,
+    OutboxEntry,
+    PushConfig,
+    Scope,
+    StoredTask,
+)
 
 _E = TypeVar("_E", bound="SQLiteQueries")
 _P = ParamSpec("_P")
@@ -64,6 +74,8 @@ _read_rows = msgspec.json.Decoder(list[TaskRow], strict=False).decode
 _read_labels = msgspec.json.Decoder(list[tuple[int, str, int, Any, Any]]).decode
 _read_sizes = msgspec.json.Decoder(dict[int, int]).decode
 _version = attrgetter("version")
+read_entry = msgspec.json.Decoder(OutboxEntry, strict=False).decode
+_read_configs = msgspec.json.Decoder(list[PushConfig]).decode
 
 #: A row of the fragment `packed`: several events at once.
 Pack = tuple[int, str, bytes]
@@ -267,6 +279,37 @@ class SQLiteQueries(LocalEngine):
         now = self.clock()
         oldest = [connection.execute(QUERIES["longest_due"], (agent, now)).fetchone()[0] for agent in set(agents)]
         return max((now - due_at for due_at in oldest if due_at is not None), default=None)
+
+    # The outbox
+
+    @reading
+    def push_configs(self, connection: sqlite3.Connection, task_id: str, scope: Scope) -> Configs:
+        row = connection.execute(QUERIES["push_configs"], (task_id, *scope)).fetchone()
+        if row is None:
+            raise TaskNotFoundError(taskId=task_id)
+        return _read_configs(row[0])
+
+    @reading
+    def _due_hosts(self, connection: sqlite3.Connection, agent: str, now: int, after: str) -> Ids:
+        return [row[0] for row in connection.execute(QUERIES["due_hosts"], (agent, after, now, HOSTS)).fetchall()]
+
+    @reading
+    def _some_entries(
+        self, connection: sqlite3.Connection, agent: str | None, after: int
+    ) -> tuple[Entries, int | None]:
+        """Return the entries of the next tasks after a number, and the last one's number; None when none is left."""
+        with _one_look(connection):
+            parameters = {"agent": agent, "after": after, "limit": _STEP}
+            rows = connection.execute(QUERIES["some_entries"], parameters).fetchall()
+            last = connection.execute(QUERIES["last_task_with_entries"], (after, _STEP)).fetchone()[0]
+        return [read_entry(text) for _, text in rows], last
+
+    async def outbox(self, agent: str | None = None) -> AsyncIterator[OutboxEntry]:
+        last: int | None = 0
+        while last is not None:
+            entries, last = await self._some_entries(agent, last)
+            for entry in entries:
+                yield entry
 
 
 def _load(connection: sqlite3.Connection, task_id: str, scope: Scope | None, most: int) -> StoredTask:

@@ -12,7 +12,8 @@ json_array(
         'worker', tasks.worker, 'due_at', tasks.due_at, 'claimed', tasks.claimed,
         'unread', tasks.unread, 'cancel_requested', tasks.cancel_requested, 'direct', tasks.direct,
         'asks', tasks.asks,
-        'created_at', tasks.created_at, 'updated_at', tasks.updated_at, 'status_at', tasks.status_at
+        'created_at', tasks.created_at, 'updated_at', tasks.updated_at, 'status_at', tasks.status_at,
+        'pushes', json((SELECT json_group_array(pushes.id) FROM pushes WHERE pushes.task = tasks.no))
     )
 )
 
@@ -416,3 +417,73 @@ SELECT json_group_object(id, version) FROM tasks WHERE id IN (SELECT value FROM 
 SELECT EXISTS (
     SELECT 1 FROM tasks INDEXED BY tasks_due WHERE due_at IS NOT NULL AND (due_at <= ? OR cancel_requested)
 )
+
+-- name: upsert_push
+-- Adds a push config. One that replaces another continues where that was, and is tried now; its holder loses its lease.
+INSERT INTO pushes (task, id, agent, host, config, delivered) VALUES (:task, :id, :agent, :host, :config, :delivered)
+ON CONFLICT (task, id) DO UPDATE SET
+    host = excluded.host, config = excluded.config, claim = claim + 1, due_at = :at,
+    attempts = 0, failed_at = NULL, error = '', dead = 0
+
+-- name: drop_push
+-- Removes a push config.
+DELETE FROM pushes WHERE task = ? AND id = ?
+
+-- name: fill_outbox
+-- Makes the entries of a task due that wait for its next event.
+UPDATE pushes SET due_at = ? WHERE task = ? AND due_at IS NULL AND dead = 0
+
+-- name: push_configs
+-- The push configs of a task, one row in any case if there is such a task.
+SELECT (SELECT json_group_array(json(config)) FROM pushes WHERE pushes.task = tasks.no)
+FROM tasks WHERE id = ? AND tenant = ? AND owner = ? AND agent = ?
+
+-- name: due_hosts
+-- The next hosts of due entries.
+SELECT DISTINCT host FROM pushes INDEXED BY pushes_due
+WHERE agent = ? AND host > ? AND due_at IS NOT NULL AND due_at <= ? ORDER BY host LIMIT ?
+
+-- fragment: entry
+-- An entry of the outbox as one JSON value, decoded straight into `errands.model.log.OutboxEntry`.
+json_object(
+    'task_id', tasks.id, 'scope', json_array(tasks.tenant, tasks.owner, tasks.agent), 'config', json(pushes.config),
+    'delivered', pushes.delivered, 'due_at', pushes.due_at, 'claim', pushes.claim, 'attempts', pushes.attempts,
+    'failed_at', pushes.failed_at, 'error', pushes.error, 'dead', pushes.dead
+)
+
+-- name: due_entries
+-- The entries of one host that may be claimed, the longest due first.
+SELECT pushes.task, pushes.id, {entry} FROM pushes INDEXED BY pushes_due JOIN tasks ON tasks.no = pushes.task
+WHERE pushes.agent = ? AND pushes.host = ? AND pushes.due_at IS NOT NULL AND pushes.due_at <= ?
+ORDER BY pushes.due_at LIMIT ?
+
+-- name: lease_entry
+-- Leases an entry; the raised claim is the fence against the former holder.
+UPDATE pushes SET claim = claim + 1, due_at = ? WHERE task = ? AND id = ?
+
+-- name: settle_entry
+-- Notes what came of a lease, if it was not taken over. Without a time the entry is due now if the log has more.
+UPDATE pushes SET
+    delivered = :delivered, attempts = :attempts, failed_at = :failed_at, error = :error, dead = :dead,
+    due_at = CASE
+        WHEN :dead THEN NULL
+        WHEN :due_at IS NOT NULL THEN :due_at
+        WHEN (SELECT version FROM tasks WHERE tasks.no = pushes.task) > :delivered THEN :now
+    END
+WHERE task = (SELECT no FROM tasks WHERE tasks.id = :task_id) AND id = :config_id AND claim = :claim
+
+-- name: some_entries
+-- The next entries after a task's number, of any agent or one.
+SELECT pushes.task, {entry} FROM pushes JOIN tasks ON tasks.no = pushes.task
+WHERE pushes.task IN (SELECT DISTINCT task FROM pushes WHERE task > :after ORDER BY task LIMIT :limit)
+    AND (:agent IS NULL OR pushes.agent = :agent)
+ORDER BY pushes.task, pushes.id
+
+-- name: last_task_with_entries
+-- The last of those tasks.
+SELECT max(task) FROM (SELECT DISTINCT task FROM pushes WHERE task > ? ORDER BY task LIMIT ?)
+
+-- name: retry_entry
+-- Makes an entry due and forgets its failures.
+UPDATE pushes SET due_at = ?, claim = claim + 1, attempts = 0, failed_at = NULL, error = '', dead = 0
+WHERE task = (SELECT no FROM tasks WHERE tasks.id = ?) AND id = ?

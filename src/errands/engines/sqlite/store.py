@@ -9,23 +9,32 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count, groupby
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from errands import lifecycle
-from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow, failures, lease_signals
+from errands.engines.commit import (
+    Accepted,
+    CommitBatch,
+    CommitJob,
+    CommitQueue,
+    Outcome,
+    TaskRow,
+    failures,
+    lease_signals,
+)
 from errands.engines.sqlite import queries
 from errands.engines.sqlite.connection import FileError, ReaderThreads, ServedFile, SQLiteOptions, explain
 from errands.engines.sqlite.queries import QUERIES, VERSION_BITS, json_text
 from errands.engines.sqlite.schema import open_writer
 from errands.errors import ErrandsError, StorageError
 from errands.lifecycle import Judged, Receipt, receipt_until
-from errands.model.log import Change, Head, Lease, LeaseSignal, Scope, StoredTask
+from errands.model.log import Change, Delivery, Head, Lease, LeaseSignal, OutboxEntry, Scope, StoredTask
 
 _T = TypeVar("_T")
 
@@ -42,6 +51,12 @@ MAX_KNOWN = 10_000
 MAX_BOUND = 16 * 1024
 #: More than fits one page of the file.
 PROBE_BYTES = 8192
+
+
+class OutboxAction(NamedTuple):
+    """A function that is called inside the transaction that writes, and that changes no task."""
+
+    action: Callable[[sqlite3.Connection], Any]
 
 
 class SQLiteStore:
@@ -105,6 +120,10 @@ class SQLiteStore:
     def do(self, action: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
         """Call a function inside the transaction that writes."""
         return self._submit(action)
+
+    def do_in_outbox(self, action: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
+        """Do the same with a function that changes no task, so that what is known of tasks stays true."""
+        return self._submit(OutboxAction(action))
 
     def _submit(self, work: Any) -> asyncio.Future[Any]:
         """Queue work at the end of this turn of the event loop.
@@ -195,10 +214,14 @@ class SQLiteStore:
                 changes = [job.work for job in group]
                 outcomes += zip(group, write_changes(connection, changes, self._known), strict=True)
                 continue
-            self._known.clear()
             for job in run:
+                action = job.work
+                if type(action) is OutboxAction:
+                    action = action.action
+                else:
+                    self._known.clear()
                 try:
-                    outcomes.append((job, job.work(connection)))
+                    outcomes.append((job, action(connection)))
                 except ErrandsError as error:
                     outcomes.append((job, error))
         connection.execute("COMMIT")
@@ -287,6 +310,8 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
     #: Rows of which more changes than the version and the time.
     touched: dict[int, TaskRow] = {}
     appended: dict[int, TaskRow] = {}
+    #: Changes of tasks with push configs.
+    outbox: list[Accepted] = []
     for accepted in batch.accepted:
         row, change = accepted.row, accepted.judged.change
         base = row.no << VERSION_BITS
@@ -299,6 +324,8 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
                 large.append((base + event.version, event.kind, event.data, event.at, lease))
         if change.receipt is not None:
             receipts += (change.receipt, row.id, change.at, receipt_until(change))
+        if accepted.judged.head.pushes or accepted.judged.before.pushes:
+            outbox.append(accepted)
     for no, snapshot in batch.snapshots.items():
         if len(snapshot) <= MAX_BOUND:
             events += (no << VERSION_BITS, "snapshot", snapshot, 0, None)
@@ -318,6 +345,20 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
     if batch.contexts:
         contexts = [(*scope, context_id, *value) for (scope, context_id), value in batch.contexts.items()]
         connection.executemany(QUERIES["save_context"], contexts)
+    for accepted in outbox:
+        _fill_outbox(connection, accepted)
+
+
+def _fill_outbox(connection: sqlite3.Connection, accepted: Accepted) -> None:
+    row, judged, change = accepted.row, accepted.judged, accepted.judged.change
+    if change.push is not None:
+        config = {"id": change.push.id, "host": change.push.host, "config": json_text(change.push)}
+        entry = {"task": row.no, "agent": row.scope.agent, "delivered": judged.before.version, "at": change.at}
+        connection.execute(QUERIES["upsert_push"], {**config, **entry})
+    if change.drop_push is not None:
+        connection.execute(QUERIES["drop_push"], (row.no, change.drop_push))
+    if judged.fills_outbox:
+        connection.execute(QUERIES["fill_outbox"], (change.at, row.no))
 
 
 def _write(connection: sqlite3.Connection, query: str, values: list[object], width: int) -> None:
@@ -381,6 +422,29 @@ def extend(connection: sqlite3.Connection, worker: str, leases: Sequence[Lease],
     if held:
         connection.execute(QUERIES["extend"], (until, json_text([row[0] for row in held])))
     return lease_signals(leases, {Lease(task_id, attempt): bool(cancel) for _, task_id, attempt, cancel in held})
+
+
+def lease_deliveries(
+    connection: sqlite3.Connection, agent: str, wanted: Mapping[str, int], now: int, until: int
+) -> list[OutboxEntry]:
+    leased: list[OutboxEntry] = []
+    for host, limit in wanted.items():
+        for task, config_id, text in connection.execute(QUERIES["due_entries"], (agent, host, now, limit)).fetchall():
+            connection.execute(QUERIES["lease_entry"], (until, task, config_id))
+            entry = queries.read_entry(text)
+            entry.due_at, entry.claim = until, entry.claim + 1
+            leased.append(entry)
+    return leased
+
+
+def settle_deliveries(connection: sqlite3.Connection, deliveries: Sequence[Delivery], now: int) -> list[bool]:
+    settle = QUERIES["settle_entry"]
+    rows = [{**msgspec.structs.asdict(delivery), "now": now} for delivery in deliveries]
+    return [connection.execute(settle, row).rowcount == 1 for row in rows]
+
+
+def retry_delivery(connection: sqlite3.Connection, task_id: str, config_id: str, now: int) -> bool:
+    return connection.execute(QUERIES["retry_entry"], (now, task_id, config_id)).rowcount == 1
 
 
 def probe(connection: sqlite3.Connection) -> None:

@@ -17,6 +17,9 @@
 --   aging:AGENT          the same tasks by created_at
 --   ended:STATE          sorted set of the tasks that ended in this state, by updated_at
 --   long                 sorted set of tasks with a long log, by the events that are kept
+--   pushes:ID            hash of the task's push configs: what each is, and how far the log was delivered
+--   outbox:HOST AGENT    sorted set of the configs with something to deliver, by the time when they are due
+--   hosts:AGENT          sorted set of the hosts of these, by the time of their first
 --   context:SCOPE:ID     what an agent remembers; `contexts` is the sorted set of them by time
 --   answer:PROCESS       the number of the last batch of a process and what it was answered; expires
 --   schema               the version of all this

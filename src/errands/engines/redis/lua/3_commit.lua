@@ -22,6 +22,9 @@ requests.commit = function(request)
         end
     end
     run(request.commands)
+    if request.outbox then
+        fill_outbox(request.id, request.at, request.outbox)
+    end
     if request.ends then
         -- A stream that grows keeps 4 kB ready for what comes next; stored anew it takes what it needs. Where these
         -- commands are not allowed it stays as it is.

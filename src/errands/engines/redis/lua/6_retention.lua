@@ -5,6 +5,7 @@ requests.delete = function(request)
         return {'stale', unpack(found)}
     end
     run(request.commands)
+    drop_entries(request.id)
     return {'written'}
 end
 

@@ -1,0 +1,449 @@
+"""Push notifications: webhooks that clients register for a task, and the sender that calls them.
+
+Nothing here is in the path of a commit. The commit makes the entries of a task's webhooks due in the store
+(`errands.engines.base.Outbox`); the sender leases due entries, reads from the log what was not delivered yet, and posts
+one event after the other. So every event arrives at least once and in order, whichever process dies in between; one
+that is sent again has the same id.
+
+A webhook that fails is tried again after a growing pause, and given up after `push_give_up_after`. A host that keeps
+failing is left alone for a while (a circuit breaker). A host has no more than `push_concurrency_per_host` requests at a
+time, and one until it has answered, so it does not hold up others. Connections go through the outbound guard, and
+redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+import random
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+import httpcore
+import httpx
+
+from errands.engines.base import Engine
+from errands.errors import ConfigurationError, ErrandsError, InvalidParamsError, TaskNotFoundError
+from errands.model import requests
+from errands.model.log import STREAMED_KINDS, Delivery, OutboxEntry, PushConfig
+from errands.operations import OPERATIONS
+from errands.outbound import Outbound, OutboundError
+from errands.runtime.settings import ENV_PREFIX, Settings
+from errands.runtime.streams import snapshot
+from errands.version import __version__
+from errands.wire import v0_3
+from errands.wire.v0_3_card import VERSION as V0_3
+
+logger = logging.getLogger(__name__)
+
+#: Characters of the parts of a config.
+MAX_ID, MAX_URL, MAX_SECRET = 200, 2000, 4000
+#: Seconds for which a sender that was woken waits for more: the events of a turn often come together.
+GATHER = 0.01
+#: Seconds before a failed delivery is tried again: after the first failure, and at most. Each pause is up to twice as
+#: long as the one before, and a random part of it is left out, so that webhooks do not all come back at once.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 900.0
+#: Failures in a row after which a host is left alone, and for how many seconds: at first, and at most.
+BREAK_AFTER, FIRST_BREAK, LONGEST_BREAK = 5, 5.0, 300.0
+#: Hosts that are remembered because they failed, and because they answered.
+MAX_CIRCUITS = 10_000
+#: Bytes of a response that are read; webhooks have nothing to say beyond their status.
+MAX_RESPONSE = 64 * 1024
+
+_CONTROL = re.compile(r"[^\x21-\x7e]|\\")
+_HEADER = re.compile(r"[\x20-\x7e]*")
+_SCHEME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def push_guard(settings: Settings) -> Outbound:
+    """Return the guard for webhooks. It has a setting of its own, because clients choose these addresses."""
+    return Outbound.from_setting(settings.push_allow, f"{ENV_PREFIX}PUSH_ALLOW")
+
+
+# Configs
+
+
+def read_config(
+    config: requests.TaskPushNotificationConfig, task_id: str, protocol: str, guard: Outbound, field: str = ""
+) -> PushConfig:
+    """Return a client's config as it is stored; without an id it gets the task's, as in the official SDK.
+
+    Raises `InvalidParamsError` for an address that may not be called, and for values that no header can have. `field`
+    is where the config is in the request.
+    """
+
+    def wrong(name: str, message: str) -> InvalidParamsError:
+        return InvalidParamsError(message, field=f"{field}{name}")
+
+    config_id = config.id or task_id
+    if len(config_id) > MAX_ID or not config_id.isprintable():
+        raise wrong("id", f"the id of a push notification config has at most {MAX_ID} printable characters")
+    if len(config.url) > MAX_URL or _CONTROL.search(config.url):
+        raise wrong("url", f"a webhook's url has at most {MAX_URL} ASCII characters, without spaces and backslashes")
+    try:
+        # The same parser that the request is made with: two may disagree about the host.
+        url = httpx.URL(config.url)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        if port > 65_535:
+            raise ValueError("a port is at most 65535")
+    except (httpx.InvalidURL, ValueError) as error:
+        raise wrong("url", f"the webhook's url is not valid: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise wrong("url", "a webhook's url begins with https:// or http:// and a host")
+    if url.userinfo:
+        raise wrong("url", "a webhook's url has no user name and password; put credentials into `authentication`")
+    try:
+        guard.check_host(url.host)
+    except OutboundError as error:
+        raise wrong("url", f"this webhook may not be called: {error}") from None
+    info = config.authentication
+    scheme, credentials = ("", "") if info is None else (info.scheme, info.credentials or "")
+    if info is not None and not (_SCHEME.fullmatch(scheme) and len(scheme) <= 100):
+        raise wrong("authentication.scheme", "authentication needs the name of a scheme, such as Bearer")
+    for name, value in (("token", config.token or ""), ("authentication.credentials", credentials)):
+        if len(value) > MAX_SECRET or not _HEADER.fullmatch(value):
+            raise wrong(name, f"{name} is sent in a header: at most {MAX_SECRET} printable ASCII characters")
+    return PushConfig(
+        id=config_id,
+        url=config.url,
+        host=f"{url.raw_host.decode().lower()}:{port}",
+        token=config.token or "",
+        scheme=scheme,
+        credentials=credentials,
+        protocol=protocol,
+    )
+
+
+def shown_config(config: PushConfig, task_id: str) -> requests.TaskPushNotificationConfig:
+    """Return a config as its owner sees it."""
+    return requests.TaskPushNotificationConfig(
+        url=config.url,
+        id=config.id,
+        task_id=task_id,
+        token=config.token or None,
+        authentication=requests.AuthenticationInfo(scheme=config.scheme, credentials=config.credentials or None)
+        if config.scheme
+        else None,
+    )
+
+
+# Requests
+
+
+class Notification(NamedTuple):
+    """What one request says: the body, and the version up to which it tells the log."""
+
+    version: int
+    body: bytes
+
+
+class _FailedError(Exception):
+    """A delivery failed. The message is for operators and has neither the URL nor a secret in it."""
+
+    def __init__(self, message: str, *, retry_after: float = 0.0, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        #: Whether another try is useless.
+        self.is_final = is_final
+
+
+def delivery_id(task_id: str, config_id: str, version: int) -> str:
+    """Return the id of a notification: the same however often and by whichever process it is sent."""
+    name = f"{len(task_id)}:{task_id}{config_id}:{version}"
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def signing_key(secret: str) -> bytes:
+    """Return the key of the setting `push_secret`: base64 after `whsec_`, else the text itself."""
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        raise ConfigurationError("invalid push_secret: expected base64 after whsec_, or a text without it") from None
+
+
+class WebhookClient:
+    """Posts notifications. Headers and signature are those of the Standard Webhooks specification."""
+
+    def __init__(self, guard: Outbound, timeout: float, secret: str | None) -> None:
+        self._guard = guard
+        self._transport: httpx.AsyncBaseTransport | None = None
+        self._timeout = timeout
+        self._key = None if secret is None else signing_key(secret)
+
+    async def open(self) -> None:
+        """Prepare for the first request. Reading the certificates takes long, and most servers call no webhook."""
+        if self._transport is None:
+            self._transport = await asyncio.to_thread(self._guard.transport, max_bytes=MAX_RESPONSE)
+
+    async def close(self) -> None:
+        if self._transport is not None:
+            await self._transport.aclose()
+
+    def _headers(self, entry: OutboxEntry, notification: Notification, now: int) -> dict[str, str]:
+        config = entry.config
+        name, time = delivery_id(entry.task_id, config.id, notification.version), str(now // 1000)
+        headers = {
+            "Content-Type": "application/json" if config.protocol == V0_3 else "application/a2a+json",
+            "User-Agent": f"errands/{__version__}",
+            "A2A-Version": config.protocol,
+            "Webhook-Id": name,
+            "Webhook-Timestamp": time,
+        }
+        if config.scheme:
+            headers["Authorization"] = f"{config.scheme} {config.credentials}".strip()
+        if config.token:
+            headers["X-A2A-Notification-Token"] = config.token
+        if self._key is not None:
+            signed = f"{name}.{time}.".encode() + notification.body
+            digest = hmac.digest(self._key, signed, "sha256")
+            headers["Webhook-Signature"] = f"v1,{base64.b64encode(digest).decode()}"
+        return headers
+
+    async def post(self, entry: OutboxEntry, notification: Notification, now: int) -> None:
+        """Raise `_FailedError` unless the webhook answers with 2xx in time."""
+        assert self._transport is not None
+        timeouts = dict.fromkeys(("connect", "read", "write", "pool"), self._timeout)
+        request = httpx.Request(
+            "POST",
+            entry.config.url,
+            headers=self._headers(entry, notification, now),
+            content=notification.body,
+            extensions={"timeout": timeouts},
+        )
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._transport.handle_async_request(request)
+                try:
+                    await response.aread()  # so that the connection can be used again
+                finally:
+                    await response.aclose()
+        except (TimeoutError, httpx.TimeoutException, httpcore.TimeoutException):
+            raise _FailedError(f"no answer within {self._timeout:g} s") from None
+        except OutboundError as error:
+            raise _FailedError(str(error)) from None
+        except (httpx.HTTPError, httpcore.NetworkError, httpcore.ProtocolError, ErrandsError, OSError) as error:
+            raise _FailedError(f"{type(error).__name__}: {error}"[:300]) from None
+        if not response.is_success:
+            wait = response.headers.get("Retry-After", "")
+            raise _FailedError(
+                f"HTTP {response.status_code}",
+                retry_after=min(float(wait), LONGEST_PAUSE) if re.fullmatch(r"\d{1,6}", wait) else 0.0,
+                is_final=response.status_code == httpx.codes.GONE,
+            )
+
+
+class _Circuit:
+    """The failures of one host in a row, and until when it is left alone."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.open_until = 0.0
+
+
+class PushSender:
+    """Delivers the notifications of one agent's tasks. An async context manager: leaving it ends the sending."""
+
+    def __init__(self, engine: Engine, agent: str, settings: Settings, guard: Outbound) -> None:
+        self._engine = engine
+        self._agent = agent
+        self._settings = settings
+        self._client = WebhookClient(guard, settings.push_timeout, settings.push_secret)
+        #: Milliseconds of a lease. When a request begins, the lease lasts for longer than the request may take.
+        self._lease = int(3000 * settings.push_timeout)
+        self._give_up_after = int(settings.push_give_up_after * 1000)
+        self._wake = asyncio.Event()
+        self._busy: Counter[str] = Counter()
+        self._running: set[asyncio.Task[None]] = set()
+        self._circuits: OrderedDict[str, _Circuit] = OrderedDict()
+        #: Hosts that answered the last time.
+        self._proven: OrderedDict[str, None] = OrderedDict()
+        self._loop_task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> PushSender:
+        self._engine.on_delivery(self._wake.set)
+        self._loop_task = asyncio.create_task(self._run(), name="errands-push-sender")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._loop_task is not None
+        self._loop_task.cancel()
+        if self._running:
+            await asyncio.wait(self._running, timeout=min(self._settings.drain_timeout, self._settings.push_timeout))
+        for delivery in self._running:
+            delivery.cancel()
+        await asyncio.gather(self._loop_task, *self._running, return_exceptions=True)
+        await self._client.close()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._start_due()
+            except ErrandsError as error:
+                logger.warning("due push notifications could not be claimed and will be later: %s", error)
+            except Exception:
+                logger.exception("claiming due push notifications failed")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.poll_interval):
+                    await self._wake.wait()
+            await asyncio.sleep(GATHER)
+
+    async def _start_due(self) -> None:
+        """Lease due entries, as many as there is room for, and begin to deliver them."""
+        self._wake.clear()
+        limit = self._settings.push_concurrency - len(self._running)
+        if limit <= 0:
+            return
+        until = self._engine.clock() + self._lease
+        entries = await self._engine.claim_deliveries(self._agent, limit, self._room(), until)
+        if entries:
+            await self._client.open()
+        for entry in entries:
+            host = entry.config.host
+            self._busy[host] += 1
+            delivery = asyncio.create_task(self._deliver(entry), name="errands-push-delivery")
+            self._running.add(delivery)
+            delivery.add_done_callback(partial(self._delivered, host))
+
+    def _delivered(self, host: str, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._busy[host] -= 1
+        if not self._busy[host]:
+            del self._busy[host]
+        self._wake.set()  # there is room for another one
+
+    # One entry
+
+    async def _deliver(self, entry: OutboxEntry) -> None:
+        """Send a piece of the log after the entry's position, and note how far that went."""
+        position, attempts = entry.delivered, entry.attempts
+        until = entry.due_at or 0
+        try:
+            notifications, last = await self._read(entry, position)
+            for notification in notifications:
+                if until - self._engine.clock() < self._lease // 2:
+                    until = self._engine.clock() + self._lease
+                    if not await self._settle(entry, position, due_at=until):
+                        return
+                await self._client.post(entry, notification, self._engine.clock())
+                self._succeeded(entry.config.host)
+                position, attempts = notification.version, 0
+            position = max(position, last)
+            await self._settle(entry, position)
+        except _FailedError as failure:
+            self._failed(entry.config.host)
+            await self._fail(entry, position, attempts, failure)
+        except TaskNotFoundError:
+            return  # deleted, and the entry with it
+        except asyncio.CancelledError:
+            # The server stops: another process, or the next one, goes on at once.
+            with suppress(ErrandsError):
+                await self._settle(entry, position, due_at=self._engine.clock())
+            raise
+        except ErrandsError as error:
+            # Its lease expires, and then it is tried again.
+            logger.warning("push notifications of task %s are put off: %s", entry.task_id, error)
+        except Exception as error:
+            logger.exception("push notifications of task %s could not be prepared", entry.task_id)
+            await self._fail(entry, position, attempts, _FailedError(f"{type(error).__name__} in this server"))
+
+    async def _read(self, entry: OutboxEntry, after: int) -> tuple[list[Notification], int]:
+        """Return what to send after a version, and how far that goes.
+
+        In 0.3 a notification is the whole task, so one tells all that has happened; the same if events are gone.
+        """
+        events, gap = await self._engine.read(entry.task_id, entry.scope, after)
+        last = events[-1].version if events else after
+        shown = [event for event in events if event.kind in STREAMED_KINDS]
+        if gap or (shown and entry.config.protocol == V0_3):
+            stored = await self._engine.load(entry.task_id, entry.scope)
+            body = snapshot(stored).data
+            if entry.config.protocol == V0_3:
+                body = v0_3.JSONRPC.write_response(OPERATIONS["GetTask"], stored.task)
+            return [Notification(stored.version, body)], stored.version
+        return [Notification(event.version, event.data) for event in shown], last
+
+    async def _settle(self, entry: OutboxEntry, position: int, due_at: int | None = None) -> bool:
+        delivery = Delivery(
+            task_id=entry.task_id, config_id=entry.config.id, claim=entry.claim, delivered=position, due_at=due_at
+        )
+        return (await self._engine.settle_deliveries([delivery]))[0]
+
+    async def _fail(self, entry: OutboxEntry, position: int, attempts: int, failure: _FailedError) -> None:
+        config, now = entry.config, self._engine.clock()
+        failed_at = entry.failed_at if attempts and entry.failed_at is not None else now
+        dead = failure.is_final or now - failed_at >= self._give_up_after
+        pause = min(FIRST_PAUSE * 2.0 ** min(attempts, 30), LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311
+        log = logger.error if dead else logger.info
+        log(
+            "the webhook %s of task %s at %s %s: %s",
+            config.id,
+            entry.task_id,
+            config.host,
+            "is given up; `errands push` lists such deliveries" if dead else "failed and is tried again",
+            failure,
+        )
+        delivery = Delivery(
+            task_id=entry.task_id,
+            config_id=config.id,
+            claim=entry.claim,
+            delivered=position,
+            due_at=now + int(1000 * max(pause, failure.retry_after)),
+            attempts=attempts + 1,
+            failed_at=failed_at,
+            error=str(failure),
+            dead=dead,
+        )
+        with suppress(ErrandsError):  # then its lease expires
+            await self._engine.settle_deliveries([delivery])
+
+    # The circuit breaker
+
+    def _succeeded(self, host: str) -> None:
+        self._circuits.pop(host, None)
+        self._proven[host] = None
+        self._proven.move_to_end(host)
+        if len(self._proven) > MAX_CIRCUITS:
+            self._proven.popitem(last=False)
+
+    def _failed(self, host: str) -> None:
+        self._proven.pop(host, None)
+        circuit = self._circuits.setdefault(host, _Circuit())
+        self._circuits.move_to_end(host)
+        circuit.failures += 1
+        if (breaks := circuit.failures - BREAK_AFTER) >= 0:
+            pause = min(FIRST_BREAK * 2.0 ** min(breaks, 30), LONGEST_BREAK)
+            circuit.open_until = asyncio.get_running_loop().time() + pause
+        if len(self._circuits) > MAX_CIRCUITS:
+            self._circuits.popitem(last=False)
+
+    def _room(self) -> Callable[[str], int]:
+        """Return the function that says how many requests a host may have now beside those that it has.
+
+        A host that has not answered yet, or not the last time, has one at a time, and all such hosts together have half
+        of the requests: whoever names many hosts that hang does not hold up those that work.
+        """
+        now = asyncio.get_running_loop().time()
+        per_host = self._settings.push_concurrency_per_host
+        unproven = sum(count for host, count in self._busy.items() if host not in self._proven)
+        left = (self._settings.push_concurrency + 1) // 2 - unproven
+
+        def room(host: str) -> int:
+            nonlocal left
+            if host in self._proven:
+                return per_host - self._busy[host]
+            circuit = self._circuits.get(host)
+            if left <= 0 or self._busy[host] or (circuit is not None and circuit.open_until > now):
+                return 0
+            left -= 1
+            return 1
+
+        return room

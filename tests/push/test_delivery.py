@@ -1,0 +1,368 @@
+"""Delivering push notifications to a real receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from errands import A2AClient, AgentCardConfig, CapabilitiesConfig, TaskContext
+from errands.engines.base import Engine
+from errands.errors import ConfigurationError
+from errands.model.requests import AuthenticationInfo, TaskPushNotificationConfig
+from errands.outbound import Outbound
+from errands.runtime import push
+from errands.testing import connect, serve
+from tests.push.receiver import Receiver
+from tests.unit.support import ANYBODY, Agent, Gate
+from tests.waiting import happens, until
+
+pytestmark = pytest.mark.anyio
+
+ALLOWED: dict[str, Any] = {"push_allow": "127.0.0.1", "poll_interval": 0.02}
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(push, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(push, "LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(push, "FIRST_BREAK", 0.05)
+    monkeypatch.setattr(push, "LONGEST_BREAK", 0.1)
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with Receiver().up() as receiver:
+        yield receiver
+
+
+async def talk(ctx: TaskContext) -> None:
+    await ctx.send_status("thinking")
+    await ctx.emit_text_artifact("one")
+    await ctx.complete("done")
+
+
+async def send(client: A2AClient, receiver: Receiver, **fields: Any) -> str:
+    config = TaskPushNotificationConfig(url=receiver.url, **fields)
+    return (await client.send("hi", push_notification_config=config)).task_id
+
+
+async def ended(receiver: Receiver) -> None:
+    await until(lambda: "completed" in receiver.states())
+
+
+async def test_a_webhook_of_a_send_is_told_everything_in_order(receiver: Receiver, storage: str) -> None:
+    async with connect(Agent(talk), storage=storage, **ALLOWED) as client:
+        task_id = await send(client, receiver)
+        await ended(receiver)
+    assert list(dict.fromkeys(receiver.states())) == ["submitted", "working", "", "completed"]
+    assert receiver.received[0].body["task"]["id"] == task_id
+    assert len(set(receiver.ids())) == len(receiver.ids())
+
+
+async def test_a_webhook_of_a_running_task_is_told_what_follows(receiver: Receiver) -> None:
+    gate = Gate()
+
+    async def wait(ctx: TaskContext) -> None:
+        await gate()
+        await ctx.complete("done")
+
+    async with connect(Agent(wait), **ALLOWED) as client:
+        task_id = (await client.send("hi", blocking=False)).task_id
+        await happens(gate.reached)
+        config = await client.set_push_config(task_id, url=receiver.url)
+        assert (config.task_id, config.id) == (task_id, task_id)
+        gate.open()
+        await ended(receiver)
+    assert receiver.states() == ["", "completed"]
+
+
+async def test_a_request_has_the_headers_that_were_asked_for(receiver: Receiver) -> None:
+    async with connect(Agent(talk), **ALLOWED, push_secret="hush") as client:
+        info = AuthenticationInfo(scheme="Bearer", credentials="pass")
+        await send(client, receiver, token="token", authentication=info)
+        await ended(receiver)
+    for one in receiver.received:
+        headers = one.headers
+        assert headers["authorization"] == "Bearer pass"
+        assert headers["x-a2a-notification-token"] == "token"
+        assert headers["content-type"] == "application/a2a+json"
+        assert headers["a2a-version"] == "1.0"
+        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + one.raw
+        digest = hmac.new(b"hush", signed, hashlib.sha256).digest()
+        assert headers["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
+
+
+def test_a_secret_in_the_form_of_standard_webhooks_is_decoded() -> None:
+    assert push.signing_key("whsec_aHVzaA==") == b"hush"
+    assert push.signing_key("aHVzaA==") == b"aHVzaA=="
+
+
+@pytest.mark.parametrize("setting", [{"push_secret": "whsec_hush!"}, {"push_allow": "http://x"}])
+def test_a_setting_that_cannot_be_used_is_refused_at_once(setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"push_secret|ERRANDS_PUSH_ALLOW") as refused:
+        serve(Agent(talk), **setting)
+    assert "hush" not in str(refused.value)
+
+
+def test_a_card_that_offers_what_the_settings_turn_off_is_refused() -> None:
+    card = AgentCardConfig(name="A", description="A.", capabilities=CapabilitiesConfig(push_notifications=True))
+    with pytest.raises(ConfigurationError, match="the setting push_notifications is off"):
+        serve(Agent(talk), agent_card=card, push_notifications=False)
+
+
+async def test_a_config_made_in_0_3_is_told_the_task(receiver: Receiver) -> None:
+    async with connect(Agent(talk), **ALLOWED, client={"version": "0.3"}) as client:
+        task_id = await send(client, receiver)
+        await until(lambda: receiver.received and receiver.received[-1].body["status"]["state"] == "completed")
+    last = receiver.received[-1]
+    assert (last.body["kind"], last.body["id"]) == ("task", task_id)
+    assert last.headers["content-type"] == "application/json"
+
+
+async def test_a_webhook_that_fails_gets_the_same_event_again_and_then_the_others(receiver: Receiver) -> None:
+    refused: list[str] = []
+
+    async def answer(one: Any) -> int:
+        if one.state == "submitted" and len(refused) < 7:
+            refused.append(one.headers["webhook-id"])
+            return 500
+        return 204
+
+    receiver.answer = answer
+    async with connect(Agent(talk), **ALLOWED) as client:
+        await send(client, receiver)
+        await ended(receiver)
+    assert len(refused) == 7
+    assert len(set(refused)) == 1
+    assert receiver.ids()[:8] == [refused[0]] * 8
+    assert len(set(receiver.ids()[7:])) == len(receiver.ids()[7:])
+
+
+async def test_a_webhook_that_is_down_gets_everything_when_it_comes_back(storage: str) -> None:
+    receiver = Receiver()
+    async with connect(Agent(talk), storage=storage, **ALLOWED) as client:
+        await send(client, receiver)
+        async with receiver.up():
+            await ended(receiver)
+    assert receiver.states()[0] == "submitted"
+
+
+async def test_what_was_not_delivered_is_delivered_by_the_next_process(receiver: Receiver, tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path / 'tasks.db'}"
+    receiver.status = 503
+    async with connect(Agent(talk), storage=url, **ALLOWED) as client:
+        await send(client, receiver)
+        await happens(receiver.came)
+    first = receiver.received[0]
+    receiver.status = 200
+    async with serve(Agent(talk), storage=url, **ALLOWED):
+        await ended(receiver)
+    accepted = receiver.received[-len(set(receiver.ids())) :]
+    assert accepted[0].headers["webhook-id"] == first.headers["webhook-id"]
+
+
+async def test_a_hanging_host_holds_nobody_up(receiver: Receiver) -> None:
+    hanging = Receiver()
+    forever = asyncio.Event()
+
+    async def answer(one: Any) -> int:
+        await forever.wait()
+        return 200
+
+    hanging.answer = answer
+    options = {**ALLOWED, "push_concurrency": 3, "push_concurrency_per_host": 2}
+    async with hanging.up(), connect(Agent(talk), **options) as client:
+        for _ in range(5):
+            await send(client, hanging)
+        await until(lambda: len(hanging.received) == 1)
+        await send(client, receiver)
+        await ended(receiver)
+        assert len(hanging.received) == 1
+        forever.set()
+        await until(lambda: hanging.states().count("completed") == 5)
+
+
+async def test_many_hosts_that_hang_do_not_hold_up_one_that_works(receiver: Receiver) -> None:
+    forever = asyncio.Event()
+
+    async def answer(one: Any) -> int:
+        await forever.wait()
+        return 200
+
+    async with AsyncExitStack() as stack:
+        hanging = [await stack.enter_async_context(Receiver().up()) for _ in range(4)]
+        client = await stack.enter_async_context(connect(Agent(talk), **ALLOWED, push_concurrency=4))
+        await send(client, receiver)
+        await ended(receiver)
+        for one in hanging:
+            one.answer = answer
+            await send(client, one)
+        await until(lambda: sum(len(one.received) for one in hanging) == 2)
+        receiver.received.clear()
+        await send(client, receiver)
+        await ended(receiver)
+        assert sum(len(one.received) for one in hanging) == 2
+        forever.set()
+
+
+async def test_a_webhook_that_does_not_answer_in_time_has_failed(receiver: Receiver) -> None:
+    forever = asyncio.Event()
+
+    async def answer(one: Any) -> int:
+        if len(receiver.received) == 1:
+            await forever.wait()
+        return 200
+
+    receiver.answer = answer
+    async with connect(Agent(talk), **ALLOWED, push_timeout=0.1) as client:
+        await send(client, receiver)
+        await ended(receiver)
+        forever.set()
+    assert receiver.ids()[0] == receiver.ids()[1]
+
+
+async def entries(engine: Engine) -> list[Any]:
+    return [entry async for entry in engine.outbox()]
+
+
+async def test_a_webhook_that_fails_for_too_long_is_given_up(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.status = 500
+    server = serve(Agent(talk), **ALLOWED, push_give_up_after=0.1)
+    with caplog.at_level(logging.INFO):
+        async with connect(server) as client:
+            task_id = await send(client, receiver, token="hush", authentication=AuthenticationInfo(scheme="hush"))
+            await until(lambda: "is given up" in caplog.text)
+            while not (entry := (await entries(server.engine))[0]).dead:
+                await asyncio.sleep(0)
+            assert (entry.error, entry.due_at, entry.delivered) == ("HTTP 500", None, 0)
+            receiver.status = 200
+            assert await server.engine.retry_delivery(task_id, task_id)
+            await ended(receiver)
+    assert "hush" not in caplog.text
+    assert "/hook" not in caplog.text
+
+
+async def test_a_webhook_that_is_gone_is_not_called_again(receiver: Receiver) -> None:
+    receiver.status = 410
+    server = serve(Agent(talk), **ALLOWED)
+    async with connect(server) as client:
+        await send(client, receiver)
+        while not (await entries(server.engine))[0].dead:
+            await asyncio.sleep(0)
+    assert len(receiver.received) == 1
+
+
+async def test_a_host_that_keeps_failing_is_left_alone_for_a_while(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "FIRST_BREAK", 3600.0)
+    monkeypatch.setattr(push, "LONGEST_BREAK", 3600.0)
+    receiver.status = 500
+    server = serve(Agent(talk), **ALLOWED, push_concurrency_per_host=1)
+    async with connect(server) as client:
+        for _ in range(10):
+            await send(client, receiver)
+        await until(lambda: len(receiver.received) == push.BREAK_AFTER)
+        async with Receiver().up() as other:
+            await send(client, other)
+            await ended(other)
+    assert len(receiver.received) == push.BREAK_AFTER
+
+
+async def test_a_redirect_is_a_failure_and_not_followed(receiver: Receiver) -> None:
+    async with Receiver().up() as other:
+        receiver.status, receiver.headers = 302, [(b"location", other.url.encode())]
+        async with connect(Agent(talk), **ALLOWED) as client:
+            await send(client, receiver)
+            await until(lambda: len(receiver.received) > 2)
+        assert other.received == []
+
+
+async def test_events_that_are_gone_are_told_as_the_task(receiver: Receiver, tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path / 'tasks.db'}"
+    off = serve(Agent(talk), storage=url, push_allow="127.0.0.1", push_concurrency=0, keep_events=1)
+    async with connect(off) as client:
+        task_id = await send(client, receiver)
+        await off.engine.sweep()
+        assert (await off.engine.read(task_id, ANYBODY, 0)).gap
+    async with serve(Agent(talk), storage=url, **ALLOWED):
+        await ended(receiver)
+    assert receiver.received[0].body["task"]["artifacts"]
+    assert len(receiver.received) == 1
+
+
+async def test_a_process_without_deliveries_leaves_them_to_others(receiver: Receiver, tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with connect(Agent(talk), storage=url, push_allow="127.0.0.1", push_concurrency=0) as client:
+        await send(client, receiver)
+        async with serve(Agent(talk), storage=url, **ALLOWED):
+            await ended(receiver)
+
+
+async def test_a_config_that_was_deleted_is_told_nothing_more(receiver: Receiver) -> None:
+    gate = Gate()
+
+    async def wait(ctx: TaskContext) -> None:
+        await gate()
+        await ctx.complete("done")
+
+    async with connect(Agent(wait), **ALLOWED) as client:
+        task_id = (await client.send("hi", blocking=False)).task_id
+        await happens(gate.reached)
+        await client.set_push_config(task_id, url=receiver.url, config_id="a")
+        await client.set_push_config(task_id, url=receiver.url + "/b", config_id="b")
+        await client.delete_push_config(task_id, "a")
+        await client.delete_push_config(task_id, "a")
+        gate.open()
+        await ended(receiver)
+    assert {one.path for one in receiver.received} == {"/hook/b"}
+
+
+async def test_a_name_that_changes_to_a_private_address_is_not_called(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DNS rebinding: the name was public when it was registered, and each connection is checked again."""
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"]
+
+    guard = Outbound(resolve=resolve, variable="ERRANDS_PUSH_ALLOW")
+    monkeypatch.setattr("errands.server.app.push_guard", lambda settings: guard)
+    server = serve(Agent(talk), poll_interval=0.02)
+    async with connect(server) as client:
+        config = TaskPushNotificationConfig(url=f"http://rebind.example:{receiver.port}/hook")
+        await client.send("hi", push_notification_config=config)
+        await until(lambda: len(asked) > 2)
+        (entry,) = await entries(server.engine)
+    assert "127.0.0.1, which is this machine" in entry.error
+    assert receiver.received == []
+
+
+async def test_a_long_answer_is_not_read(receiver: Receiver) -> None:
+    class Endless(Receiver):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            self.came.set()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for _ in range(1000):
+                await send({"type": "http.response.body", "body": b"x" * 10_000, "more_body": True})
+
+    server = serve(Agent(talk), **ALLOWED)
+    async with Endless().up() as endless, connect(server) as client:
+        await send(client, endless)
+        while not (entry := (await entries(server.engine))[0]).error:
+            await asyncio.sleep(0)
+        assert "more than 65,536 bytes" in entry.error
+        await send(client, receiver)
+        await ended(receiver)
