@@ -14,6 +14,7 @@ from errands.client.errors import (
     ProtocolError,
     StreamInterruptedError,
 )
+from errands.client.files import FileRefusedError
 from errands.client.results import ArtifactInfo, ClientResult, ListResult, StreamEvent
 from errands.errors import TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
 
@@ -31,6 +32,7 @@ __all__ = [
     "ArtifactInfo",
     "ClientResult",
     "Conversation",
+    "FileRefusedError",
     "ListResult",
     "NoCommonProtocolError",
     "NotConnectedError",

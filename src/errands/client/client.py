@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Self, Unpack
 
 import httpx
@@ -15,6 +18,7 @@ from errands.client import discovery
 from errands.client.agent_session import RETRY_ON, AgentSession, RetryPolicy, Transport
 from errands.client.conversation import Content, Conversation, MessageOptions, compose
 from errands.client.errors import NotConnectedError, ProtocolError
+from errands.client.files import Files, allowed_origins
 from errands.client.http_transport import checked_headers
 from errands.client.results import ClientResult, ListResult, ResultMemory, StreamEvent, text_pieces
 from errands.client.task_stream import TaskStream, wait_until
@@ -56,10 +60,12 @@ class A2AClient:
         tenant: str | None = None,
         extensions: Sequence[str] | None = None,
         card: AgentCard | None = None,
+        download_from: Sequence[str] = (),
     ) -> None:
         """Configure the client. `card` skips discovery, `protocol` and `version` insist on one.
 
-        `extensions` are URIs to activate.
+        `extensions` are URIs to activate. `download_from` are origins, beside the agent's own, from which files may
+        be downloaded, such as `https://files.example.com`.
         """
         discovery.card_urls(url)
         self._url = url
@@ -75,6 +81,8 @@ class A2AClient:
         self._retry = RetryPolicy(max_retries=max_retries, delay=retry_delay, retry_on=retry_on)
         self._tenant = tenant
         self._given_card = card
+        self._download_from = allowed_origins(download_from)
+        self._files: Files | None = None
         self._source: discovery.CardSource | None = None
         self._session: AgentSession | None = None
         self._memory = ResultMemory()
@@ -113,6 +121,14 @@ class A2AClient:
             choice, http, software=software, headers=self._headers, timeout=self._timeout
         )
         self._transports.append(transport)
+        self._files = Files(
+            http,
+            (self._url, choice.url),
+            headers=self._headers,
+            retry=self._retry,
+            timeout=self._timeout,
+            allowed=self._download_from,
+        )
         return AgentSession(
             card, transport, self._retry, choice.version, choice.tenant, self._timeout, lacks=choice.lacks
         )
@@ -130,7 +146,7 @@ class A2AClient:
 
     async def close(self) -> None:
         """Close the connections; an `httpx_client` that was given stays open."""
-        self._session = self._source = None
+        self._session = self._source = self._files = None
         while self._transports:
             await self._transports.pop().close()
         if self._own_http and self._http is not None:
@@ -205,6 +221,8 @@ class A2AClient:
             timeout = None if blocking else self._timeout
         loop = asyncio.get_running_loop()
         began = loop.time()
+        if _has_files(request):
+            request = await self._with_uploads(request)
         response: requests.SendMessageResponse = await session.call_within(
             timeout, "SendMessage", request, message_id=request.message.message_id
         )
@@ -245,7 +263,54 @@ class A2AClient:
         request = compose(text, **options)
         if request.configuration and request.configuration.task_push_notification_config:
             session.require("push_notifications")
+        if _has_files(request):
+            return self._upload_and_stream(session, request, timeout)
         return TaskStream(session, request=request, idle_timeout=timeout).events()
+
+    async def _upload_and_stream(
+        self, session: AgentSession, request: requests.SendMessageRequest, timeout: float | None
+    ) -> AsyncGenerator[StreamEvent, None]:
+        request = await self._with_uploads(request)
+        async with aclosing(TaskStream(session, request=request, idle_timeout=timeout).events()) as events:
+            async for event in events:
+                yield event
+
+    async def _with_uploads(self, request: requests.SendMessageRequest) -> requests.SendMessageRequest:
+        session, files = self._connected(), self._files
+        assert files is not None
+        return msgspec.structs.replace(request, message=await files.replace_large(request.message, session))
+
+    async def upload(
+        self,
+        content: bytes | str | os.PathLike[str],
+        *,
+        filename: str | None = None,
+        media_type: str | None = None,
+    ) -> Part:
+        """Upload bytes, or the file at a path, and return the part to send. Large files are uploaded by `send` itself.
+
+        Raises `AgentCapabilityError` when the agent takes no uploads.
+        """
+        session, files = self._connected(), self._files
+        assert files is not None
+        return await files.upload(content, session, filename=filename, media_type=media_type)
+
+    async def download(self, file: Part | str, *, max_bytes: int = 100 * 1024 * 1024) -> bytes:
+        """Return the bytes of a file: those in the part, or those at its address.
+
+        The address must be the agent's own, or in `download_from`, else `FileRefusedError` is raised.
+        """
+        self._connected()
+        assert self._files is not None
+        return await self._files.download(file, max_bytes=max_bytes)
+
+    async def download_to(
+        self, file: Part | str, path: str | os.PathLike[str], *, max_bytes: int | None = None
+    ) -> Path:
+        """Do what `download` does, but write the file to a path, without having all of it in memory."""
+        self._connected()
+        assert self._files is not None
+        return await self._files.download_to(file, path, max_bytes=max_bytes)
 
     def stream_text(
         self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
@@ -376,6 +441,10 @@ class A2AClient:
         """End the updates that `set_push_config` asked for."""
         request = requests.DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
         await self._connected().call("DeleteTaskPushNotificationConfig", request)
+
+
+def _has_files(request: requests.SendMessageRequest) -> bool:
+    return any(part.raw is not None for part in request.message.parts)
 
 
 class TaskPages:

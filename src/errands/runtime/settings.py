@@ -112,6 +112,16 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Seconds between two clean-ups of ended tasks, whatever the number of processes.
     sweep_interval: Interval = 60.0
 
+    # Large content
+
+    #: Where large files go instead of into the log: a directory, `s3://bucket/folder` or `gs://bucket/folder`. None:
+    #: they stay in the log.
+    blobs: str | None = None
+    #: Bytes above which a file is large.
+    blob_bytes: Amount = 256 * 1024
+    #: Bytes of the largest file that a client may upload.
+    max_upload_bytes: Amount = 100 * 1024 * 1024
+
     # Bindings and cards
 
     #: The versions of A2A that are served, separated by commas.

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,6 +35,7 @@ from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
 from errands.server import configuration
 from errands.server.asgi import callable_host
+from errands.server.blobs import BlobAddresses, BlobPages
 from errands.server.cards import CardPublisher
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
 from errands.server.http import A2AApp
@@ -65,6 +67,8 @@ class A2AServer:
     _run: asyncio.Task[None] | None = None
     _app: A2AApp | None = None
     _grpc: GrpcServer | None = None
+    #: Serves the blobs; None without a blob store.
+    blob_pages: BlobPages | None = None
     _is_shared: bool = False
 
     def __init__(
@@ -321,7 +325,11 @@ class A2AServer:
                 self.cards,
                 self._extended_card_provider,
                 max_parts=settings.max_message_parts,
+                blobs=None if self.blobs is None else BlobAddresses(settings),
             )
+            if self.blobs is not None and serves:
+                self.blob_pages = BlobPages(self.blobs, self.engine, self.dispatcher.identify, settings)
+                stack.callback(setattr, self, "blob_pages", None)
             if settings.grpc_port is not None and serves:
                 stack.callback(setattr, self, "_grpc", None)
                 grpc_server = configuration.load_grpc_server()
@@ -351,7 +359,11 @@ class A2AServer:
         hooks = None if self._hooks is None else HookReader(self._hooks, settings.drain_timeout)
         if hooks is not None:
             await stack.enter_async_context(hooks)
-        journal = Journal(self.engine, hooks)
+        self.blobs = configuration.make_blobs(settings, self.engine)
+        if self.blobs is not None:
+            await stack.enter_async_context(self.blobs)
+            self.pool.on_sweep(partial(self.blobs.sweep, self.engine))
+        journal = Journal(self.engine, hooks, self.blobs)
         self.pool.add(Handler(name, self._worker, journal, settings, oversight_of(self._worker)))
         self.task_manager = ReviewingTaskManager(
             self.pool,
@@ -361,7 +373,7 @@ class A2AServer:
             identifiers=configuration.identifiers_of(self._worker),
             inner=self._inner.workers,
         )
-        self._inner.start(self.pool, self.engine, settings, oversight_of)
+        self._inner.start(self.pool, Journal(self.engine, blobs=self.blobs), settings, oversight_of)
         await stack.enter_async_context(self.pool)
 
     @property

@@ -17,6 +17,7 @@ from errands.errors import ConfigurationError
 from errands.interop import BuilderLike, CardLike, ExecutorLike, adapt, adapt_card, is_executor_class
 from errands.model.card_config import AgentCardConfig
 from errands.policy.document import Policy
+from errands.runtime.blobs import Blobs, bucket_from_url
 from errands.runtime.executor import Identifiers
 from errands.runtime.executor_worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
@@ -172,8 +173,11 @@ def make_settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Se
             f"invalid public_grpc {found.public_grpc!r}: expected HOST:PORT, https://HOST, or {NOT_ON_CARD} to leave "
             "gRPC off the card"
         )
+    # Report a wrong URL or a missing package now, not at the start.
+    if found.blobs is not None:
+        bucket_from_url(found.blobs)
     if found.grpc_port is not None:
-        load_grpc_server()  # report a missing package now, not at the start
+        load_grpc_server()
     return found
 
 
@@ -214,6 +218,14 @@ def make_engine(settings: Settings) -> Engine:
     given = {name: value for name, value in retention.items() if value is not None}
     # Without retention settings, the engine's own defaults hold.
     return engine_from_url(settings.storage, Retention(**given) if given else None)
+
+
+def make_blobs(settings: Settings, engine: Engine) -> Blobs | None:
+    """Return where large files go, None if they stay in the log. Raises `ConfigurationError`."""
+    if settings.blobs is None:
+        return None
+    bucket = bucket_from_url(settings.blobs)
+    return Blobs(bucket, engine.clock, above=settings.blob_bytes, inline=settings.max_body_bytes)
 
 
 def check_shared(engine: Engine, who: str) -> None:

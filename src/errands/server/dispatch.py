@@ -18,6 +18,7 @@ from errands.runtime.call import CallContext
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
 from errands.runtime.task_manager import TaskManager
 from errands.server.asgi import IncomingRequest
+from errands.server.blobs import BlobAddresses
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
 from errands.server.errors import client_error
 from errands.server.routing import Routes
@@ -44,7 +45,9 @@ class Dispatcher:
         extended_card_provider: ExtendedCardProvider | None = None,
         *,
         max_parts: int,
+        blobs: BlobAddresses | None = None,
     ) -> None:
+        self._blobs = blobs
         self.routes = routes
         self._cards = cards
         self._versions = {version.encode() for version in routes.versions}
@@ -97,7 +100,9 @@ class Dispatcher:
                 return await self._through_middleware(operation, request, extensions, exchange)
             scope = Scope(request.tenant, "", self._card.name) if request.tenant else self._default_scope
             call = CallContext(scope, extensions)
-            return await self._perform(operation, request, call, exchange)
+            if self._blobs is None:
+                return await self._perform(operation, request, call, exchange)
+            return await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
         except errors.A2AError:
             raise
         except Exception as error:
@@ -106,25 +111,17 @@ class Dispatcher:
     async def _through_middleware(
         self, operation: Operation, request: Any, extensions: list[str], exchange: IncomingRequest
     ) -> Any:
-        if exchange.envelope is None:
-            await self.check_head(exchange)
-        # Reset, so that another operation for the same request is checked again.
-        envelope, exchange.envelope = exchange.envelope, None
-        assert envelope is not None
-        envelope.tenant = envelope.tenant or request.tenant or ""
-        if isinstance(request, SendMessageRequest):
-            envelope.params = request
-        for middleware in self._body_middlewares:
-            await middleware.before_dispatch(envelope, exchange.request)
-        tenant, owner, email = (
-            validation.text(f"envelope.{name}, which a middleware has set,", getattr(envelope, name))
-            for name in ("tenant", "owner", "email")
+        envelope, call = await self._identify(
+            request.tenant or "", exchange, request if isinstance(request, SendMessageRequest) else None
         )
+        call.extensions = extensions
         if envelope.params is not None and (self._body_middlewares or self._shows_results):
             # Middleware may have changed it and may do so later.
             request = validation.reread(envelope.params, MAX_DEPTH)
-        call = CallContext(Scope(tenant, owner, self._card.name), extensions, envelope.context, email=email)
-        result = await self._perform(operation, request, call, exchange)
+        if self._blobs is None:
+            result = await self._perform(operation, request, call, exchange)
+        else:
+            result = await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
         if self._shows_results:
             shown = None
             if isinstance(result, SendMessageResponse):
@@ -137,6 +134,43 @@ class Dispatcher:
             for middleware in reversed(self._middlewares):
                 await middleware.after_dispatch(envelope, shown)
         return result
+
+    async def identify(self, tenant: str, exchange: IncomingRequest) -> CallContext:
+        """Return the caller of a request that is not an operation, as middleware knows it. Raises only `A2AError`."""
+        try:
+            return (await self._identify(tenant, exchange))[1]
+        except errors.A2AError:
+            raise
+        except Exception as error:
+            raise client_error(error, "a request") from None
+
+    async def _identify(
+        self, tenant: str, exchange: IncomingRequest, request: SendMessageRequest | None = None
+    ) -> tuple[RequestEnvelope, CallContext]:
+        """Run the middleware, and return what it has made of the request."""
+        if exchange.envelope is None:
+            await self.check_head(exchange)
+        # Reset, so that another operation for the same request is checked again.
+        envelope, exchange.envelope = exchange.envelope, None
+        assert envelope is not None
+        envelope.tenant = envelope.tenant or tenant
+        envelope.params = request
+        for middleware in self._body_middlewares:
+            await middleware.before_dispatch(envelope, exchange.request)
+        tenant, owner, email = (
+            validation.text(f"envelope.{name}, which a middleware has set,", getattr(envelope, name))
+            for name in ("tenant", "owner", "email")
+        )
+        scope = Scope(tenant, owner, self._card.name)
+        return envelope, CallContext(scope, request_context=envelope.context, email=email)
+
+    async def _perform_with_blobs(
+        self, blobs: BlobAddresses, operation: Operation, request: Any, call: CallContext, exchange: IncomingRequest
+    ) -> Any:
+        """Perform an operation whose request and result may name blobs by their addresses."""
+        if isinstance(request, SendMessageRequest):
+            request = blobs.localized(request, exchange)
+        return blobs.addressed(await self._perform(operation, request, call, exchange), call.scope, exchange)
 
     def _perform(
         self, operation: Operation, request: Any, call: CallContext, exchange: IncomingRequest

@@ -50,6 +50,11 @@ def check_content_type(
     raise ContentTypeNotSupportedError(f"Content-Type must be {types}, not {kind[:100] or 'left out'}")
 
 
+def needs_preflight(exchange: HttpExchange) -> bool:
+    """Return whether a web page may have sent the request without the server having been asked first."""
+    return b"origin" in exchange.headers and _PREFLIGHTED.isdisjoint(exchange.headers)
+
+
 def check_host_header(exchange: HttpExchange) -> None:
     """Raise `InvalidRequestError` for several `Host` headers, or none where HTTP/1.1 requires one."""
     hosts = sum(name == b"host" for name, _ in exchange.scope["headers"])
