@@ -11,6 +11,7 @@ checksums of its pieces, and no piece is passed on without being compared with i
 from __future__ import annotations
 
 import asyncio
+import datetime
 import hashlib
 import importlib
 import logging
@@ -93,9 +94,9 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_used: bool = False
 
     @property
-    def url(self) -> str:
+    def reference(self) -> BlobReference:
         """How the log refers to it."""
-        return f"{SCHEME}{quote(self.task_id, safe='')}/{self.name}" if self.task_id else f"{SCHEME}{self.name}"
+        return BlobReference(self.task_id, self.name)
 
 
 _decode_blob = msgspec.json.Decoder(Blob).decode
@@ -106,6 +107,11 @@ class BlobReference(msgspec.Struct, frozen=True):
 
     task_id: str
     name: str
+
+    @property
+    def url(self) -> str:
+        """The URL of a part in the log."""
+        return f"{SCHEME}{quote(self.task_id, safe='')}/{self.name}" if self.task_id else f"{SCHEME}{self.name}"
 
     @classmethod
     def of(cls, url: str | None) -> BlobReference | None:
@@ -269,8 +275,8 @@ class FsspecBucket(Bucket):
         key = self._key(folder, name)
         if end is not None and end <= start:
             return b""  # S3 refuses an empty range
-        whole = start == 0 and end is None
-        content: bytes = self._filesystem.cat_file(key) if whole else self._filesystem.cat_file(key, start, end)
+        # In the filesystem of S3 the second argument is something else.
+        content: bytes = self._filesystem.cat_file(key, start=start or None, end=end)
         return content
 
     def copy(self, folder: str, name: str, to_folder: str, to_name: str) -> None:
@@ -282,8 +288,8 @@ class FsspecBucket(Bucket):
     def files(self, folder: str) -> dict[str, float]:
         now = time.time()
         found = self._names(self._key(folder))
-        written = {name: details.get("LastModified") or details.get("created") for name, details in found.items()}
-        return {name: now - at.timestamp() if hasattr(at, "timestamp") else 0.0 for name, at in written.items()}
+        written = {name: _time_of(details) for name, details in found.items()}
+        return {name: 0.0 if at is None else now - at.timestamp() for name, at in written.items()}
 
     def _names(self, prefix: str) -> dict[str, dict[str, Any]]:
         try:
@@ -300,6 +306,12 @@ class FsspecBucket(Bucket):
                 self._filesystem.rm_file(self._key(folder, name))
 
 
+def _time_of(details: dict[str, Any]) -> datetime.datetime | None:
+    """Return when an object was written; each filesystem has another name for that."""
+    times = (details.get(name) for name in ("LastModified", "mtime", "created"))
+    return next((time for time in times if isinstance(time, datetime.datetime)), None)
+
+
 class _UnfinishedObject:
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -314,6 +326,7 @@ class _UnfinishedObject:
     def discard(self) -> None:
         with suppress(Exception):  # what it has written is not visible
             self._file.discard()
+            self._file.closed = True  # else it would be written after all when it is collected as garbage
 
 
 #: The filesystems of object stores: their module, class and extra, by the scheme of the URL.
@@ -465,7 +478,7 @@ class Blobs:
             else:
                 continue
             stowed[id(part)] = core.Part(
-                url=blob.url,
+                url=blob.reference.url,
                 metadata=part.metadata,
                 filename=part.filename or blob.filename,
                 media_type=part.media_type or blob.media_type,

@@ -325,7 +325,7 @@ class A2AServer:
                 self.cards,
                 self._extended_card_provider,
                 max_parts=settings.max_message_parts,
-                blobs=None if self.blobs is None else BlobAddresses(settings),
+                blobs=None if self.blobs is None else BlobAddresses(self.blobs, settings),
             )
             if self.blobs is not None and serves:
                 self.blob_pages = BlobPages(self.blobs, self.engine, self.dispatcher.identify, settings)

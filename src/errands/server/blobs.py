@@ -62,6 +62,8 @@ logger = logging.getLogger(__name__)
 Identify = Callable[[str, IncomingRequest], Awaitable[CallContext]]
 
 _PATH = re.compile(rf"(?:/(?P<tenant>[^/:]+))?/blobs(?:/(?:(?P<task>[^/]+)/)?(?P<name>{NAME.pattern}))?")
+#: The address of a blob, wherever the server is.
+_ADDRESS = re.compile(rf"https?://[^/?#]+(?:/[^/?#]+)*/blobs/(?:(?P<task>[^/?#]+)/)?(?P<name>{NAME.pattern})")
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(?:; ?charset=[\w-]{1,40})?", re.ASCII)
 _RANGE = re.compile(r"bytes=(?:(?P<start>\d{1,18})-(?P<end>\d{1,18})?|-(?P<last>\d{1,18}))")
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
@@ -75,7 +77,8 @@ _MAX_FILENAME = 255
 class BlobAddresses:
     """Writes references to blobs as addresses of this server, and reads them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, blobs: Blobs, settings: Settings) -> None:
+        self._blobs = blobs
         self._settings = settings
 
     def of(self, exchange: IncomingRequest, tenant: str) -> str:
@@ -83,22 +86,33 @@ class BlobAddresses:
         base = base_url_of(exchange, self._settings).rstrip("/")
         return f"{base}/{quote(tenant, safe='')}/blobs/" if tenant else f"{base}/blobs/"
 
-    def localized(self, request: SendMessageRequest, exchange: IncomingRequest) -> SendMessageRequest:
-        """Return a request with references in place of addresses of blobs. Other addresses stay: none is fetched."""
-        if all(part.url is None for part in request.message.parts):
-            return request
+    async def localized(
+        self, request: SendMessageRequest, scope: Scope, exchange: IncomingRequest
+    ) -> SendMessageRequest:
+        """Return a request with references in place of addresses of blobs. Other addresses stay: none is fetched.
+
+        Clients know a server by several addresses, so any address counts that ends like that of one of their blobs.
+        """
         base = base_url_of(exchange, self._settings).rstrip("/")
+        found: dict[int, core.Part] = {}
+        for part in request.message.parts:
+            place = None if part.url is None else _ADDRESS.fullmatch(part.url)
+            if part.url is None or place is None:
+                continue
+            reference = BlobReference(unquote(place["task"] or ""), place["name"])
+            if part.url.startswith(f"{base}/") or await self._has(reference, scope):
+                found[id(part)] = msgspec.structs.replace(part, url=reference.url)
+        if not found:
+            return request
+        message = with_parts(request.message, lambda part: found.get(id(part), part))
+        return msgspec.structs.replace(request, message=message)
 
-        def localize(part: core.Part) -> core.Part:
-            if part.url is None or not part.url.startswith(base):
-                return part
-            found = _PATH.fullmatch(part.url.removeprefix(base))
-            if found is None or found["name"] is None:
-                return part
-            task = f"{found['task']}/" if found["task"] else ""
-            return msgspec.structs.replace(part, url=f"{SCHEME}{task}{found['name']}")
-
-        return msgspec.structs.replace(request, message=with_parts(request.message, localize))
+    async def _has(self, reference: BlobReference, scope: Scope) -> bool:
+        try:
+            await self._blobs.find(reference, scope)
+        except BlobNotFoundError:
+            return False
+        return True
 
     def addressed(self, result: Any, scope: Scope, exchange: IncomingRequest) -> Any:
         """Return the result of an operation with addresses that this client can use."""
@@ -154,7 +168,7 @@ class BlobPages:
         self._engine = engine
         self._identify = identify
         self._settings = settings
-        self._addresses = BlobAddresses(settings)
+        self._addresses = BlobAddresses(blobs, settings)
         #: Bytes of the uploads that are arriving, as far as they may still come.
         self._arriving: Counter[Scope] = Counter()
 
@@ -254,7 +268,7 @@ class BlobPages:
             self._arriving += Counter()  # forgets those with nothing left
         if wanted is not None and wanted[1] != _base64(blob.sha256):
             raise InvalidRequestError("The body is not the one that Content-Digest is about; send it again")
-        url = self._addresses.of(exchange, call.scope.tenant) + blob.url.removeprefix(SCHEME)
+        url = self._addresses.of(exchange, call.scope.tenant) + blob.reference.url.removeprefix(SCHEME)
         shown = {"url": url, "size": blob.size, "sha256": blob.sha256}
         if blob.media_type:
             shown["mediaType"] = blob.media_type

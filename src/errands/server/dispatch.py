@@ -169,7 +169,7 @@ class Dispatcher:
     ) -> Any:
         """Perform an operation whose request and result may name blobs by their addresses."""
         if isinstance(request, SendMessageRequest):
-            request = blobs.localized(request, exchange)
+            request = await blobs.localized(request, call.scope, exchange)
         return blobs.addressed(await self._perform(operation, request, call, exchange), call.scope, exchange)
 
     def _perform(
