@@ -9,12 +9,12 @@ from errands.client.errors import (
     AgentTimeoutError,
     AgentUnreachableError,
     AnswerLostError,
+    FileRefusedError,
     NoCommonProtocolError,
     NotConnectedError,
     ProtocolError,
     StreamInterruptedError,
 )
-from errands.client.files import FileRefusedError
 from errands.client.results import ArtifactInfo, ClientResult, ListResult, StreamEvent
 from errands.errors import TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
 

@@ -21,7 +21,7 @@ import httpx
 import msgspec
 
 from errands.client.agent_session import AgentSession, RetryPolicy, TransientError, final_error
-from errands.client.errors import A2AClientError, AgentCapabilityError, ProtocolError
+from errands.client.errors import AgentCapabilityError, FileRefusedError, ProtocolError
 from errands.client.http_transport import retry_after, translated_failures
 from errands.errors import A2AError, ConfigurationError, PayloadTooLargeError, UnavailableError
 from errands.model.card import BLOBS_EXTENSION, AgentCard
@@ -37,10 +37,6 @@ _PASSING_STATUSES = frozenset({429, 502, 503, 504})
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
 
 Origin = tuple[str, str, int]
-
-
-class FileRefusedError(A2AClientError):
-    """The file was not fetched: its address is not one that this client may use."""
 
 
 class UploadOffer(msgspec.Struct, frozen=True):
@@ -77,7 +73,7 @@ class Files:
         outbound: Outbound | None = None,
     ) -> None:
         self._http = http
-        self._own = {origin_of(checked_url(url)) for url in own if url.startswith(("http://", "https://"))}
+        self._own = {origin_of(httpx.URL(url)) for url in own if url.startswith(("http://", "https://"))}
         self._headers = httpx.Headers(headers)
         self._headers["A2A-Version"] = "1.0"
         self._retry = retry

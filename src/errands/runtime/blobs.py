@@ -485,6 +485,14 @@ class Blobs:
             )
         return with_parts(content, lambda part: stowed.get(id(part), part)) if stowed else content
 
+    async def discard(self, stowed: core.Message, original: core.Message, scope: Scope) -> None:
+        """Delete what `stow` has kept of a message that was not accepted."""
+        before = {part.url for part in original.parts}
+        for part in stowed.parts:
+            if part.url not in before and (reference := BlobReference.of(part.url)) is not None:
+                names = [reference.name, reference.name + _ABOUT]
+                await self._run(self._bucket.delete, _folder(reference.task_id, scope), names)
+
     # Reading
 
     async def find(self, reference: BlobReference, scope: Scope) -> Blob:

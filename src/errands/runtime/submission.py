@@ -22,7 +22,7 @@ from errands.model import core, log
 from errands.model.base import encode, shallow_copy
 from errands.model.marks import REVIEW, is_review
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
-from errands.runtime.blobs import BlobNotFoundError
+from errands.runtime.blobs import BlobNotFoundError, Blobs
 from errands.runtime.call import CallContext
 from errands.runtime.executor import Identifiers
 from errands.runtime.journal import Batch, new_id, status_update
@@ -112,7 +112,7 @@ class Submitter:
                 if answered is not None:
                     return answered
             if self._blobs is not None:
-                request = await self._stowed(request, call, task_id)
+                return await self._stow_and_create(self._blobs, request, call, receipt, task_id)
             return await self._create(request, call, receipt, task_id)
         except errors.DuplicateMessageError as error:
             stored = await call.load(self._engine, error.task_id)
@@ -128,8 +128,20 @@ class Submitter:
         check_message(request.message, self._input_modes)
         receipt = receipt_of(request.message)
         if self._blobs is not None:
-            request = await self._stowed(request, call, task_id)
+            return await self._stow_and_create(self._blobs, request, call, receipt, task_id)
         return await self._create(request, call, receipt, task_id)
+
+    async def _stow_and_create(
+        self, blobs: Blobs, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str
+    ) -> Submission:
+        """Create a task after the large files of its message have been moved to the blob store."""
+        stowed = await self._stowed(request, call, task_id)
+        try:
+            return await self._create(stowed, call, receipt, task_id)
+        except (errors.DuplicateMessageError, errors.OverloadedError):
+            # There is no such task. After other errors it may exist, and what it does not need is swept later.
+            await blobs.discard(stowed.message, request.message, call.scope)
+            raise
 
     async def _fingerprint(self, message: core.Message, call: CallContext) -> core.Message:
         """Return what the receipt of a message is made of. Raise `InvalidParamsError` for a file that is not here."""
