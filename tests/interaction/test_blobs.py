@@ -166,6 +166,35 @@ async def test_a_file_larger_than_a_request_is_read_in_pieces(worker: type[Worke
             assert (await client.send([Part(raw=LARGE)])).text == f"{is_left_out} {len(LARGE)} {digest}"
 
 
+class Produces(Worker):
+    """Writes a file that it never has in memory as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def handle(self, ctx: TaskContext) -> None:
+        async def pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(LARGE), 1000):
+                yield LARGE[start : start + 1000]
+
+        for number, content in enumerate((self._path, pieces())):
+            url = await ctx.store_file(content, media_type="x/y")
+            await ctx.emit_artifact(artifact_id=f"{number}", file_url=url, filename="a.bin")
+        await ctx.complete()
+
+
+async def test_a_handler_stores_a_file_piece_by_piece(tmp_path: Path) -> None:
+    path = tmp_path / "file.bin"
+    await asyncio.to_thread(path.write_bytes, LARGE)
+    async with connect(mirror(tmp_path, Produces(path))) as client:
+        task = (await client.send("go")).raw_task
+        assert task is not None
+        parts = [artifact.parts[0] for artifact in task.artifacts or ()]
+        assert [await client.download(part) for part in parts] == [LARGE, LARGE]
+    async with connect(serve(Produces(path))) as client:
+        assert (await client.send("go")).state == "failed"
+
+
 async def test_a_handler_does_not_fetch_addresses_elsewhere(tmp_path: Path) -> None:
     async with connect(mirror(tmp_path, Reads())) as client:
         for url in ("http://127.0.0.1:1/x", "http://agent.test/blobs/other", "file:///etc/passwd"):

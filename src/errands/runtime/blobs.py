@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
 
@@ -59,6 +59,8 @@ GROUPS = 16
 NAME = re.compile(r"[0-9a-f]{48}")
 
 _THREADS = 8
+#: Folders whose tasks are remembered between sweeps.
+_MOST_OWNERS = 100_000
 _ABOUT = ".json"
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
@@ -133,6 +135,13 @@ class Unfinished(Protocol):
     def discard(self) -> None: ...
 
 
+class FileFacts(NamedTuple):
+    """What a listing says about a file: its bytes, and the seconds since it was written."""
+
+    size: int
+    age: float
+
+
 class Bucket(ABC):
     """Files in folders: `FOLDER/NAME`. Missing files raise `FileNotFoundError`, other failures anything."""
 
@@ -156,8 +165,8 @@ class Bucket(ABC):
         """Return the folders of one of the `GROUPS`: those whose names begin with its hexadecimal digit."""
 
     @abstractmethod
-    def files(self, folder: str) -> dict[str, float]:
-        """Return the files in a folder, each with the seconds since it was written."""
+    def files(self, folder: str) -> dict[str, FileFacts]:
+        """Return the files in a folder; none if there is no such folder."""
 
     @abstractmethod
     def delete(self, folder: str, names: Iterable[str] | None = None) -> None:
@@ -214,10 +223,14 @@ class DirectoryBucket(Bucket):
     def folders(self, group: int) -> list[str]:
         return sorted(os.listdir(self._root / f"{group:x}"))
 
-    def files(self, folder: str) -> dict[str, float]:
-        now = time.time()
-        with os.scandir(self._path(folder)) as entries:
-            return {entry.name: now - entry.stat(follow_symlinks=False).st_mtime for entry in entries}
+    def files(self, folder: str) -> dict[str, FileFacts]:
+        now, found = time.time(), {}
+        with suppress(FileNotFoundError), os.scandir(self._path(folder)) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    facts = entry.stat(follow_symlinks=False)
+                    found[entry.name] = FileFacts(facts.st_size, now - facts.st_mtime)
+        return found
 
     def delete(self, folder: str, names: Iterable[str] | None = None) -> None:
         if names is None:
@@ -285,11 +298,9 @@ class FsspecBucket(Bucket):
     def folders(self, group: int) -> list[str]:
         return sorted(self._names(f"{self._root}/{group:x}"))
 
-    def files(self, folder: str) -> dict[str, float]:
-        now = time.time()
-        found = self._names(self._key(folder))
-        written = {name: _time_of(details) for name, details in found.items()}
-        return {name: 0.0 if at is None else now - at.timestamp() for name, at in written.items()}
+    def files(self, folder: str) -> dict[str, FileFacts]:
+        found = self._names(self._key(folder)).items()
+        return {name: FileFacts(int(details.get("size") or 0), _age_of(details)) for name, details in found}
 
     def _names(self, prefix: str) -> dict[str, dict[str, Any]]:
         try:
@@ -306,10 +317,11 @@ class FsspecBucket(Bucket):
                 self._filesystem.rm_file(self._key(folder, name))
 
 
-def _time_of(details: dict[str, Any]) -> datetime.datetime | None:
-    """Return when an object was written; each filesystem has another name for that."""
+def _age_of(details: dict[str, Any]) -> float:
+    """Return how long ago an object was written; each filesystem has another name for that. 0 if it does not say."""
     times = (details.get(name) for name in ("LastModified", "mtime", "created"))
-    return next((time for time in times if isinstance(time, datetime.datetime)), None)
+    written = next((at for at in times if isinstance(at, datetime.datetime)), None)
+    return 0.0 if written is None else time.time() - written.timestamp()
 
 
 class _UnfinishedObject:
@@ -375,6 +387,8 @@ class Blobs:
         self._orphans_kept = orphans_kept
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="errands-blobs")
         self._group = 0
+        #: The tasks whose blobs folders have, as far as they have been looked at.
+        self._owners: dict[str, Blob] = {}
         #: When folders were first seen without a task.
         self._missing: dict[str, int] = {}
 
@@ -409,7 +423,8 @@ class Blobs:
 
         Raises `PayloadTooLargeError` as soon as there are more than `most` bytes.
         """
-        folder, name = _folder(task_id, scope), secrets.token_hex(24)
+        name = secrets.token_hex(24)
+        folder = _folder(task_id, scope, name)
         whole, sums, size = hashlib.sha256(), [], 0
         file = await self._run(self._bucket.create, folder, name)
 
@@ -450,16 +465,18 @@ class Blobs:
 
     async def _copy(self, blob: Blob, task_id: str, scope: Scope) -> Blob:
         """Give a task its own copy of a blob."""
-        folder = _folder(task_id, scope)
         copied = msgspec.structs.replace(
             blob, name=secrets.token_hex(24), task_id=task_id, scope=scope, created_at=self._clock(), is_used=False
         )
-        await self._run(self._bucket.copy, _folder(blob.task_id, blob.scope), blob.name, folder, copied.name)
-        await self._run(self._describe, folder, copied)
+        await self._run(self._copy_files, blob, copied)
         if not blob.task_id and not blob.is_used:
-            used = msgspec.structs.replace(blob, is_used=True)
-            await self._run(self._describe, _folder("", blob.scope), used)
+            await self._run(self._copy_files, blob, msgspec.structs.replace(blob, is_used=True))
+            await self._run(self._bucket.delete, _place(blob), [blob.name, blob.name + _ABOUT])
         return copied
+
+    def _copy_files(self, blob: Blob, copied: Blob) -> None:
+        self._bucket.copy(_place(blob), blob.name, _place(copied), copied.name)
+        self._describe(_place(copied), copied)
 
     async def stow(self, content: Content, task_id: str, scope: Scope) -> Content:
         """Return a message or an event of a task with its large files moved here.
@@ -491,7 +508,7 @@ class Blobs:
         for part in stowed.parts:
             if part.url not in before and (reference := BlobReference.of(part.url)) is not None:
                 names = [reference.name, reference.name + _ABOUT]
-                await self._run(self._bucket.delete, _folder(reference.task_id, scope), names)
+                await self._run(self._bucket.delete, _folder(reference.task_id, scope, reference.name), names)
 
     # Reading
 
@@ -500,13 +517,17 @@ class Blobs:
 
         The agent may be another one: agents pass files on to those that they delegate to.
         """
-        folder = _folder(reference.task_id, scope)
-        try:
-            blob = _decode_blob(await self._run(self._bucket.read, folder, reference.name + _ABOUT))
-        except FileNotFoundError:
-            raise BlobNotFoundError(reference.name) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DamagedBlobError(f"what is known about blob {reference.name} cannot be read: {error}") from None
+        for is_used in (False, True) if not reference.task_id else (False,):
+            folder = _folder(reference.task_id, scope, reference.name, is_used=is_used)
+            try:
+                blob = _decode_blob(await self._run(self._bucket.read, folder, reference.name + _ABOUT))
+                break
+            except FileNotFoundError:
+                continue
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise DamagedBlobError(f"what is known about blob {reference.name} cannot be read: {error}") from None
+        else:
+            raise BlobNotFoundError(reference.name)
         owned = blob.scope[:2] == scope[:2]
         if not owned or (blob.task_id, blob.name) != (reference.task_id, reference.name):
             raise BlobNotFoundError(reference.name)
@@ -515,7 +536,7 @@ class Blobs:
     async def read(self, blob: Blob, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """Yield a range of a blob in pieces, each checked. Raises `BlobNotFoundError` and `DamagedBlobError`."""
         end = blob.size if end is None else min(end, blob.size)
-        folder = _folder(blob.task_id, blob.scope)
+        folder = _place(blob)
         for number in range(start // blob.piece, -(-end // blob.piece)):
             first = number * blob.piece
             piece = await self._run(self._checked, folder, blob, number)
@@ -574,11 +595,11 @@ class Blobs:
                 sums[id(part)] = msgspec.structs.replace(part, url=f"sha256:{blob.sha256}")
         return with_parts(message, lambda part: sums.get(id(part), part)) if sums else message
 
-    async def waiting_bytes(self, scope: Scope) -> int:
-        """Return the bytes of the uploads of this scope that no message has used."""
-        return await self._run(
-            lambda: sum(blob.size for blob in self._described(_folder("", scope)) if not blob.is_used)
-        )
+    async def waiting(self, scope: Scope) -> tuple[int, int]:
+        """Return how many uploads of this scope no message has used, and their bytes."""
+        files = await self._run(self._bucket.files, _folder("", scope, ""))
+        sizes = [facts.size for name, facts in files.items() if name + _ABOUT in files]
+        return len(sizes), sum(sizes)
 
     # Retention
 
@@ -594,40 +615,45 @@ class Blobs:
                     await self._sweep_folder(folder, engine)
 
     async def _sweep_folder(self, folder: str, engine: Engine) -> None:
-        files = await self._run(self._bucket.files, folder)
-        blobs = {blob.name: blob for blob in await self._run(lambda: list(self._described(folder, files)))}
-        now = self._clock()
-        kept = next(iter(blobs.values()), None)
-        if kept is not None and kept.task_id:
-            if await _exists(engine, kept):
-                self._missing.pop(folder, None)
-            elif now - self._missing.setdefault(folder, now) >= self._orphans_kept * 1000:
-                await self._run(self._bucket.delete, folder)
-                del self._missing[folder]
+        owner = self._owners.get(folder)
+        if owner is None:
+            files = await self._run(self._bucket.files, folder)
+            blobs = await self._run(lambda: list(self._described(folder, files)))
+            await self._clear(folder, files, blobs)
+            owner = next((blob for blob in blobs if blob.task_id), None)
+            if owner is None:
                 return
-        expired = {name for name, blob in blobs.items() if not blob.task_id and now - blob.created_at > _UPLOADS_MS}
+            if len(self._owners) < _MOST_OWNERS:
+                self._owners[folder] = owner
+        now = self._clock()
+        if await _exists(engine, owner):
+            self._missing.pop(folder, None)
+        elif now - self._missing.setdefault(folder, now) >= self._orphans_kept * 1000:
+            await self._run(self._bucket.delete, folder)
+            del self._missing[folder]
+            self._owners.pop(folder, None)
+
+    async def _clear(self, folder: str, files: dict[str, FileFacts], blobs: list[Blob]) -> None:
+        """Delete uploads that have expired, and what belongs to no blob."""
+        now = self._clock()
+        known = {blob.name for blob in blobs}
+        expired = {blob.name for blob in blobs if not blob.task_id and now - blob.created_at > UPLOADS_KEPT * 1000}
         unwanted = [
             name
-            for name, age in files.items()
-            if (owner := name.removesuffix(_ABOUT)) in expired or (owner not in blobs and age > self._orphans_kept)
+            for name, facts in files.items()
+            if (blob := name.removesuffix(_ABOUT)) in expired or (blob not in known and facts.age > self._orphans_kept)
         ]
-        # What describes a blob goes last: without it the rest would count as unfinished.
-        unwanted.sort(key=lambda name: name.endswith(_ABOUT))
-        if unwanted:
-            await self._run(self._bucket.delete, folder, unwanted)
-        if not files.keys() - unwanted:
+        if unwanted and len(unwanted) == len(files):
             await self._run(self._bucket.delete, folder)
+        elif unwanted:
+            await self._run(self._bucket.delete, folder, unwanted)
 
-    def _described(self, folder: str, files: Iterable[str] | None = None) -> Iterator[Blob]:
+    def _described(self, folder: str, files: Iterable[str]) -> Iterator[Blob]:
         """Yield what is known about the blobs of a folder, without those that cannot be read."""
-        with suppress(FileNotFoundError):
-            for name in self._bucket.files(folder) if files is None else files:
-                if name.endswith(_ABOUT):
-                    with suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-                        yield _decode_blob(self._bucket.read(folder, name))
-
-
-_UPLOADS_MS = int(UPLOADS_KEPT * 1000)
+        for name in files:
+            if name.endswith(_ABOUT):
+                with suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+                    yield _decode_blob(self._bucket.read(folder, name))
 
 
 async def _exists(engine: Engine, blob: Blob) -> bool:
@@ -638,10 +664,24 @@ async def _exists(engine: Engine, blob: Blob) -> bool:
     return True
 
 
-def _folder(task_id: str, scope: Scope) -> str:
-    """Return the folder for the blobs of a task, or for the uploads of a scope."""
-    key = encode(["task", task_id] if task_id else ["uploads", *scope])
-    return hashlib.sha256(key).hexdigest()[:40]
+def _folder(task_id: str, scope: Scope, name: str, *, is_used: bool = False) -> str:
+    """Return the folder of a blob: that of its task, or that of the uploads of its scope.
+
+    Uploads that were used are in folders of their own, so that those that wait can be counted.
+    """
+    key = ["task", task_id] if task_id else ["used", *scope, name[:2]] if is_used else ["uploads", *scope]
+    return hashlib.sha256(encode(key)).hexdigest()[:40]
+
+
+def _place(blob: Blob) -> str:
+    return _folder(blob.task_id, blob.scope, blob.name, is_used=blob.is_used)
+
+
+async def pieces_of(path: str | os.PathLike[str]) -> AsyncIterator[bytes]:
+    """Yield the content of a file of the server, read in a thread."""
+    with await asyncio.to_thread(open, path, "rb") as file:
+        while piece := await asyncio.to_thread(file.read, PIECE):
+            yield piece
 
 
 async def _in_pieces(content: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -661,6 +701,16 @@ async def _in_pieces(content: bytes | AsyncIterator[bytes]) -> AsyncIterator[byt
 
 
 # Parts
+
+#: How an event in the log has a part that refers to a blob. In a text, the quotation marks would be escaped.
+_IN_LOG = b'"url":"' + SCHEME.encode()
+
+
+def with_addresses(event: bytes, prefix: str) -> bytes:
+    """Return an event of the log as clients are shown it: with addresses, which begin with `prefix`, of its blobs."""
+    if _IN_LOG not in event:
+        return event
+    return event.replace(_IN_LOG, b'"url":"' + encode(prefix)[1:-1])
 
 
 def parts_of(content: Any) -> Iterator[core.Part]:

@@ -47,6 +47,7 @@ from errands.runtime.blobs import (
     BlobReference,
     Blobs,
     DamagedBlobError,
+    with_addresses,
     with_parts,
 )
 from errands.runtime.call import CallContext
@@ -69,8 +70,8 @@ _RANGE = re.compile(r"bytes=(?:(?P<start>\d{1,18})-(?P<end>\d{1,18})?|-(?P<last>
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
 #: Uploads that wait for a message may take this many times the bytes of the largest one, for each owner.
 _UPLOADS_WAITING = 10
-#: How the log writes a part that refers to a blob. In a text, the quotation marks would be escaped.
-_IN_LOG = b'"url":"' + SCHEME.encode()
+#: How many there may be.
+_MOST_UPLOADS = 1000
 _MAX_FILENAME = 255
 
 
@@ -124,8 +125,7 @@ class BlobAddresses:
             return msgspec.structs.replace(part, url=prefix + part.url.removeprefix(SCHEME))
 
         if isinstance(result, EventStream):
-            in_stream = b'"url":"' + encode(prefix)[1:-1]
-            return EventStream(_replaced(result, in_stream), result.close)
+            return EventStream(_addressed(result, prefix), result.close)
         if isinstance(result, core.Task):
             return with_parts(result, address)
         if isinstance(result, SendMessageResponse):
@@ -138,13 +138,10 @@ class BlobAddresses:
         return result
 
 
-async def _replaced(stream: EventStream, address: bytes) -> AsyncIterator[list[StreamItem]]:
+async def _addressed(stream: EventStream, prefix: str) -> AsyncIterator[list[StreamItem]]:
     try:
         async for items in stream:
-            yield [
-                item._replace(data=item.data.replace(_IN_LOG, address)) if _IN_LOG in item.data else item
-                for item in items
-            ]
+            yield [item._replace(data=with_addresses(item.data, prefix)) for item in items]
     finally:
         stream.close()
 
@@ -279,10 +276,12 @@ class BlobPages:
     async def _check_room(self, scope: Scope) -> None:
         """Raise `OverloadedError` if the uploads of this scope, with those that arrive, take too many bytes."""
         allowed = _UPLOADS_WAITING * self._settings.max_upload_bytes
-        if await self._blobs.waiting_bytes(scope) + self._arriving[scope] > allowed:
+        count, size = await self._blobs.waiting(scope)
+        if count >= _MOST_UPLOADS or size + self._arriving[scope] > allowed:
             raise OverloadedError(
-                f"Uploads that no message has used may have {allowed} bytes together; send messages with them, or "
-                f"wait: they are deleted after {UPLOADS_KEPT / 3600:.0f} hours",
+                f"{count} uploads with {size} bytes wait for a message that uses them, and {_MOST_UPLOADS} with "
+                f"{allowed} bytes may; send messages with them, or wait: they are deleted after "
+                f"{UPLOADS_KEPT / 3600:.0f} hours",
                 retry_after=60,
             )
 

@@ -27,6 +27,7 @@ from errands.runtime.blobs import (
     Bucket,
     DamagedBlobError,
     DirectoryBucket,
+    FileFacts,
     FsspecBucket,
     bucket_from_url,
 )
@@ -109,7 +110,7 @@ async def test_what_was_written_is_read_whole_and_in_ranges(blobs: Blobs) -> Non
 async def test_a_file_that_becomes_too_large_is_not_kept(blobs: Blobs) -> None:
     with pytest.raises(PayloadTooLargeError, match="max_upload_bytes"):
         await blobs.put(pieces(CONTENT, 1000), ALICE, most=PIECE)
-    assert await blobs.waiting_bytes(ALICE) == 0
+    assert await blobs.waiting(ALICE) == (0, 0)
 
 
 async def test_blobs_of_others_are_not_found(blobs: Blobs) -> None:
@@ -163,11 +164,12 @@ async def test_large_files_of_a_message_become_references_and_come_back(blobs: B
 async def test_an_upload_and_a_blob_of_another_task_are_copied_into_the_task(blobs: Blobs, clock: ManualClock) -> None:
     upload = await blobs.put(CONTENT, ALICE, media_type="x/y", filename="a.bin")
     other = await blobs.put(CONTENT, ALICE, task_id="other")
-    assert await blobs.waiting_bytes(ALICE) == len(CONTENT)
+    assert await blobs.waiting(ALICE) == (1, len(CONTENT))
     stowed = await blobs.stow(message(Part(url=upload.reference.url), Part(url=other.reference.url)), "t", ALICE)
     assert all((part.url or "").startswith("errands-blob:t/") for part in stowed.parts)
     assert (stowed.parts[0].filename, stowed.parts[0].media_type) == ("a.bin", "x/y")
-    assert await blobs.waiting_bytes(ALICE) == 0
+    assert await blobs.waiting(ALICE) == (0, 0)
+    assert await blobs.read_all(await blobs.find(upload.reference, ALICE)) == CONTENT
     again = await blobs.fingerprint(message(Part(url=upload.reference.url)), ALICE)
     second = await blobs.put(CONTENT, ALICE)
     assert (await blobs.fingerprint(message(Part(url=second.reference.url)), ALICE)).parts[0].url == again.parts[0].url
@@ -260,8 +262,12 @@ async def test_unused_uploads_and_what_crashes_leave_are_deleted(
         await blobs.sweep(engine, GROUPS)
         assert "0" * 48 in bucket.files(folder)
         clock.advance(seconds=61)
-        ages = bucket.files
-        monkeypatch.setattr(bucket, "files", lambda folder: {name: age + 61 for name, age in ages(folder).items()})
+        files = bucket.files
+        monkeypatch.setattr(
+            bucket,
+            "files",
+            lambda folder: {name: FileFacts(facts.size, facts.age + 61) for name, facts in files(folder).items()},
+        )
         await blobs.sweep(engine, GROUPS)
     for blob, scope in ((old, ALICE), (orphan, BOB)):
         with pytest.raises(BlobNotFoundError):
