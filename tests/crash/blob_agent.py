@@ -12,6 +12,7 @@ import uvicorn
 
 from errands import A2AServer, AgentCardConfig, Settings, TaskContext, Worker
 from errands.runtime.blobs import Blob, Blobs
+from errands.server import configuration
 
 #: Larger than a piece of a blob.
 CONTENT = bytes(range(256)) * 4000
@@ -51,7 +52,5 @@ def build(folder: Path) -> A2AServer:
 if __name__ == "__main__":
     port, place, count = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     DeadlyBlobs.left, DeadlyBlobs.trace = count, place / "killed"
-    import errands.server.configuration as configuration
-
-    configuration.Blobs = DeadlyBlobs  # type: ignore[misc]
+    setattr(configuration, "Blobs", DeadlyBlobs)  # noqa: B010 - not a name that the module exports
     uvicorn.run(build(place).app, host="127.0.0.1", port=port, log_level="error")

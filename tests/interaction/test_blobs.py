@@ -79,7 +79,9 @@ def mirror(folder: Path, worker: Worker | None = None, **options: Any) -> A2ASer
 
 def mirror_at(dialect: Dialect, folder: Path, **options: Any) -> A2AServer:
     """Return one for clients of this dialect. Over gRPC, a server must be told where its HTTP is."""
-    server = mirror(folder, **options, **({"grpc_port": 0} if dialect.binding == "grpc" else {}))
+    if dialect.binding == "grpc":
+        options["grpc_port"] = 0
+    server = mirror(folder, **options)
     server.listen_at("agent.test", 80)
     return server
 
@@ -177,7 +179,8 @@ class Produces(Worker):
             for start in range(0, len(LARGE), 1000):
                 yield LARGE[start : start + 1000]
 
-        for number, content in enumerate((self._path, pieces())):
+        contents: list[Path | AsyncIterator[bytes]] = [self._path, pieces()]
+        for number, content in enumerate(contents):
             url = await ctx.store_file(content, media_type="x/y")
             await ctx.emit_artifact(artifact_id=f"{number}", file_url=url, filename="a.bin")
         await ctx.complete()

@@ -67,8 +67,6 @@ class A2AServer:
     _run: asyncio.Task[None] | None = None
     _app: A2AApp | None = None
     _grpc: GrpcServer | None = None
-    #: Serves the blobs; None without a blob store.
-    blob_pages: BlobPages | None = None
     _is_shared: bool = False
 
     def __init__(
@@ -327,9 +325,9 @@ class A2AServer:
                 max_parts=settings.max_message_parts,
                 blobs=None if self.blobs is None else BlobAddresses(self.blobs, settings),
             )
+            self.blob_pages: BlobPages | None = None
             if self.blobs is not None and serves:
                 self.blob_pages = BlobPages(self.blobs, self.engine, self.dispatcher.identify, settings)
-                stack.callback(setattr, self, "blob_pages", None)
             if settings.grpc_port is not None and serves:
                 stack.callback(setattr, self, "_grpc", None)
                 grpc_server = configuration.load_grpc_server()

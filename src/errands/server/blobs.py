@@ -62,6 +62,8 @@ logger = logging.getLogger(__name__)
 #: Returns the caller of a request to a tenant.
 Identify = Callable[[str, IncomingRequest], Awaitable[CallContext]]
 
+#: The requests that are served here.
+REQUESTS = ("POST /blobs", "GET /blobs/{name}", "GET /blobs/{task_id}/{name}")
 _PATH = re.compile(rf"(?:/(?P<tenant>[^/:]+))?/blobs(?:/(?:(?P<task>[^/]+)/)?(?P<name>{NAME.pattern}))?")
 #: The address of a blob, wherever the server is.
 _ADDRESS = re.compile(rf"https?://[^/?#]+(?:/[^/?#]+)*/blobs/(?:(?P<task>[^/?#]+)/)?(?P<name>{NAME.pattern})")
