@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from errands.cli.agents import show_agents, validate_agents
+from errands.cli.audit import audit
 from errands.cli.card import card
 from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
@@ -66,6 +67,7 @@ app.add_typer(tasks, name="tasks")
 app.add_typer(tasks, name="task", hidden=True)
 app.add_typer(reviews, name="reviews")
 app.add_typer(policy, name="policy")
+app.command("audit")(audit)
 app.command("card")(card)
 app.add_typer(db, name="db")
 app.add_typer(agents, name="agents")

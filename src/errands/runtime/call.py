@@ -50,6 +50,8 @@ class CallContext(msgspec.Struct):
     answers_by_context: bool = False
     #: The caller's e-mail address, if middleware knows it. Reviews may name users by it.
     email: str = ""
+    #: The address of the client, for the audit trail; "" without one.
+    address: str = ""
     #: See `RequestOptions`; set by delegation and by no binding.
     parent: str = ""
     depth: int = 0

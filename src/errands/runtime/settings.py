@@ -65,6 +65,9 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Seconds for which code may hold the event loop before a warning in the log names it. None: no warnings.
     loop_hold_warning: Interval | None = 0.25
 
+    #: Whether the log has who sent each message and each cancel, and from which address, for the audit trail.
+    audit: Flag = False
+
     # Sends and turns
 
     #: Seconds a blocking send waits before it answers with the task as it is. None: until the turn ends.

@@ -355,7 +355,7 @@ class Submitter:
         configuration = request.configuration
         depth = call.depth or (delegation_depth(request.message.metadata) if request.message.metadata else 0)
         if configuration is None:
-            if not (request.metadata or call.extensions or call.parent or call.email or depth):
+            if not (request.metadata or call.extensions or call.parent or call.email or depth or call.address):
                 return log.PLAIN
             configuration = SendMessageConfiguration()
         is_executor = self._chooses_reply
@@ -369,6 +369,8 @@ class Submitter:
             email=call.email,
             parent=call.parent,
             depth=depth,
+            caller=call.scope.owner if call.address else "",
+            address=call.address,
         )
 
 

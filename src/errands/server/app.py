@@ -40,7 +40,7 @@ from errands.server.cards import CardPublisher
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
 from errands.server.http import A2AApp
 from errands.server.large_work import LargeWork
-from errands.server.request_guard import is_loopback
+from errands.server.request_guard import client_address, is_loopback
 from errands.server.routing import Routes
 
 if TYPE_CHECKING:
@@ -324,6 +324,7 @@ class A2AServer:
                 self._extended_card_provider,
                 max_parts=settings.max_message_parts,
                 blobs=None if self.blobs is None else BlobAddresses(self.blobs, settings),
+                client_address=partial(client_address, settings=settings) if settings.audit else None,
             )
             self.blob_pages: BlobPages | None = None
             if self.blobs is not None and serves:

@@ -46,7 +46,10 @@ class Dispatcher:
         *,
         max_parts: int,
         blobs: BlobAddresses | None = None,
+        client_address: Callable[[IncomingRequest], str] | None = None,
     ) -> None:
+        #: For the audit trail; None without one.
+        self._client_address = client_address
         self._blobs = blobs
         self.routes = routes
         self._cards = cards
@@ -193,6 +196,8 @@ class Dispatcher:
             ):
                 raise errors.PushNotificationNotSupportedError
         call.on_accepted, call.large_reads = exchange.on_accepted, exchange
+        if self._client_address is not None:
+            call.address = self._client_address(exchange)
         if exchange.answers_by_context:
             call.answers_by_context = True
         return self._methods[operation.name](request, call)

@@ -26,6 +26,8 @@ _PREFLIGHTED = frozenset({b"a2a-version", b"a2a-extensions", b"x-a2a-extensions"
 _HOST = re.compile(r"(?:\[[0-9a-f:.]{2,45}\]|[\w.~%!$&'()*+,;=-]{1,255})(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
 #: Longer than any valid host: checked hosts are cached.
 _MAX_CACHED = 300
+#: Characters of an address, with a zone or a port that a proxy may add.
+_MAX_ADDRESS = 100
 #: Top-level names that cannot be registered, so a page cannot make them resolve to this machine.
 _PRIVATE_SUFFIXES = (".localhost", ".internal")
 
@@ -70,6 +72,14 @@ def host_of(exchange: IncomingRequest) -> str:
     if host and not _is_host(host):
         raise InvalidRequestError("The Host header is not the name or the address of a host")
     return host
+
+
+def client_address(exchange: IncomingRequest, settings: Settings) -> str:
+    """Return the address of a client: behind a trusted proxy, the one that this proxy has seen."""
+    if settings.trust_forwarded and (forwarded := exchange.header(b"x-forwarded-for")):
+        return forwarded.rpartition(",")[2].strip()[:_MAX_ADDRESS]
+    client = exchange.scope.get("client")
+    return str(client[0]) if client else "unknown"
 
 
 def check_host_name(exchange: HttpExchange, settings: Settings) -> None:
