@@ -364,6 +364,19 @@ async def test_a_damaged_file_is_not_sent(tmp_path: Path, caplog: pytest.LogCapt
         assert "is not what was written" in caplog.text
 
 
+async def test_downloads_and_uploads_count_as_memory_of_the_process(tmp_path: Path) -> None:
+    server = mirror(tmp_path, max_buffered_bytes=4 * PIECE)
+    async with connect(server) as client, http_client(server) as http:
+        url = await a_blob(client)
+        server.large_work.budget.reserve(4 * PIECE)
+        for refused in (await http.get(url), await http.post("/blobs", content=b"x")):
+            assert refused.status_code == 503
+            assert "max_buffered_bytes" in refused.json()["error"]["message"]
+        server.large_work.budget.give_back(4 * PIECE)
+        assert (await http.get(url)).content == LARGE
+        assert server.large_work.budget.total == 0
+
+
 # Uploads
 
 

@@ -539,8 +539,8 @@ class Blobs:
         folder = _place(blob)
         for number in range(start // blob.piece, -(-end // blob.piece)):
             first = number * blob.piece
-            piece = await self._run(self._checked, folder, blob, number)
-            yield piece[max(start - first, 0) : end - first]
+            # Without a name, so that it is in memory only as long as the reader needs it.
+            yield (await self._run(self._checked, folder, blob, number))[max(start - first, 0) : end - first]
 
     def _checked(self, folder: str, blob: Blob, number: int) -> bytes:
         first = number * blob.piece

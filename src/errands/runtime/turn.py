@@ -176,6 +176,8 @@ class Turn:
         """Put the bytes of files that are blobs into the messages that the worker sees, as if they had come inline."""
         task = self.stored.task
         history = await blobs.fetch(task.history or [], self._scope, first=self.position)
+        if history is task.history:
+            return
         self.stored = msgspec.structs.replace(self.stored, task=msgspec.structs.replace(task, history=history))
         self.message = history[self.position]
 

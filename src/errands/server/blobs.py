@@ -70,6 +70,8 @@ _ADDRESS = re.compile(rf"https?://[^/?#]+(?:/[^/?#]+)*/blobs/(?:(?P<task>[^/?#]+
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(?:; ?charset=[\w-]{1,40})?", re.ASCII)
 _RANGE = re.compile(r"bytes=(?:(?P<start>\d{1,18})-(?P<end>\d{1,18})?|-(?P<last>\d{1,18}))")
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
+#: Bytes that are written to a client at a time.
+_WRITTEN = 64 * 1024
 #: Uploads that wait for a message may take this many times the bytes of the largest one, for each owner.
 _UPLOADS_WAITING = 10
 #: How many there may be.
@@ -182,12 +184,19 @@ class BlobPages:
 
     async def serve(self, exchange: HttpExchange, place: BlobPlace) -> None:
         """Serve a request for a place. Raises `A2AError`."""
-        if place.reference is None:
-            if needs_preflight(exchange):
-                raise PermissionDeniedError("An upload from a web page needs the header A2A-Version")
-            await self._upload(exchange, await self._identify(place.tenant, exchange))
-        else:
-            await self._download(exchange, await self._identify(place.tenant, exchange), place.reference)
+        if place.reference is None and needs_preflight(exchange):
+            raise PermissionDeniedError("An upload from a web page needs the header A2A-Version")
+        call = await self._identify(place.tenant, exchange)
+        budget = exchange.large_work.budget
+        # One piece that is read or written, and one on its way.
+        budget.reserve(2 * PIECE)
+        try:
+            if place.reference is None:
+                await self._upload(exchange, call)
+            else:
+                await self._download(exchange, call, place.reference)
+        finally:
+            budget.give_back(2 * PIECE)
 
     # Downloads
 
@@ -214,17 +223,18 @@ class BlobPages:
         pieces = self._blobs.read(blob, start, 0 if exchange.method == "HEAD" else end)
         try:
             # The first piece is checked before the head is sent.
-            first = await anext(pieces, b"")
+            piece = await anext(pieces, b"")
             await exchange.begin(status, end - start, _content_type(blob), headers)
         except DamagedBlobError as error:
             raise _damaged(error) from None
-        await self._send(exchange, first, pieces)
-
-    async def _send(self, exchange: HttpExchange, piece: bytes, pieces: AsyncIterator[bytes]) -> None:
         watcher = asyncio.ensure_future(exchange.disconnected())
         try:
-            while piece and not watcher.done():
-                await exchange.write(piece)
+            while piece:
+                # Not more at a time than a client that does not read may keep in memory.
+                for written in range(0, len(piece), _WRITTEN):
+                    if watcher.done():
+                        raise ClientDisconnectedError
+                    await exchange.write(piece[written : written + _WRITTEN])
                 piece = await anext(pieces, b"")
         except ErrandsError as error:
             # The client has been told the length, and notices that the rest is missing.
@@ -237,7 +247,7 @@ class BlobPages:
     # Uploads
 
     async def _upload(self, exchange: HttpExchange, call: CallContext) -> None:
-        most, budget = self._settings.max_upload_bytes, exchange.large_work.budget
+        most = self._settings.max_upload_bytes
         length = exchange.header(b"content-length")
         if length and (not length.isdigit() or int(length) > most):
             raise PayloadTooLargeError(f"The file may have {most} bytes (max_upload_bytes), not {length[:20]}")
@@ -249,7 +259,6 @@ class BlobPages:
         if len(filename.encode("utf-8", "replace")) > _MAX_FILENAME:
             raise InvalidParamsError(f"filename has more than {_MAX_FILENAME} bytes", field="filename")
         media_type = exchange.header(b"content-type")
-        budget.reserve(2 * PIECE)
         size = int(length or most)
         self._arriving[call.scope] += size
         try:
@@ -262,7 +271,6 @@ class BlobPages:
                 most=most,
             )
         finally:
-            budget.give_back(2 * PIECE)
             self._arriving[call.scope] -= size
             self._arriving += Counter()  # forgets those with nothing left
         if wanted is not None and wanted[1] != _base64(blob.sha256):
