@@ -32,7 +32,7 @@ from errands.errors import InvalidParamsError, PayloadTooLargeError, TaskNotFoun
 from errands.model.core import Message, Role, TaskArtifactUpdateEvent
 from errands.runtime.blobs import PIECE
 from errands.testing import connect, http_client, serve
-from tests.cells import one_engine
+from tests.cells import every_engine, one_engine
 from tests.interaction.conftest import Connect, Dialect
 from tests.interaction.wire import message
 from tests.unit.client.serving import serving
@@ -337,6 +337,16 @@ async def test_only_the_owner_finds_a_file(tmp_path: Path) -> None:
             await bob.send([Part(url=upload)])
         with pytest.raises(TaskNotFoundError):
             await bob.download(kept)
+
+
+@every_engine
+async def test_a_file_cannot_be_read_any_more_when_its_task_is_deleted(storage: str, tmp_path: Path) -> None:
+    server = mirror(tmp_path, storage=storage)
+    async with connect(server) as client, http_client(server) as http:
+        url = await a_blob(client)
+        assert (await http.get(url)).content == LARGE
+        await server.engine.delete(url.split("/")[-2], server.scope())
+        assert (await http.get(url)).status_code == 404
 
 
 async def test_tenants_have_files_of_their_own(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ class Bucket(ABC):
 
     @abstractmethod
     def delete(self, folder: str, names: Iterable[str] | None = None) -> None:
-        """Delete these files, or the whole folder."""
+        """Delete these files, or all of the folder. An empty folder goes, too."""
 
 
 class DirectoryBucket(Bucket):
@@ -190,7 +190,9 @@ class DirectoryBucket(Bucket):
 
     def create(self, folder: str, name: str) -> Unfinished:
         path = self._path(folder)
-        if not path.exists():
+        try:
+            return _UnfinishedFile(path, name)
+        except FileNotFoundError:
             path.mkdir(_PRIVATE_FOLDER, exist_ok=True)
             _sync(path.parent)
         return _UnfinishedFile(path, name)
@@ -236,8 +238,11 @@ class DirectoryBucket(Bucket):
         if names is None:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self._path(folder))
-        for name in names or ():
+            return
+        for name in names:
             self._path(folder, name).unlink(missing_ok=True)
+        with suppress(OSError):  # it has other files
+            self._path(folder).rmdir()
 
 
 class _UnfinishedFile:
@@ -453,7 +458,8 @@ class Blobs:
             await self._run(file.commit)
         except BaseException:
             # Not awaited: the task may be canceled already.
-            self._threads.submit(file.discard)
+            with suppress(RuntimeError):  # or the server has stopped
+                self._threads.submit(file.discard)
             raise
         await self._run(self._describe, folder, blob)
         return blob
@@ -463,16 +469,21 @@ class Blobs:
         about.write(encode(blob))
         about.commit()
 
-    async def _copy(self, blob: Blob, task_id: str, scope: Scope) -> Blob:
-        """Give a task its own copy of a blob."""
-        copied = msgspec.structs.replace(
-            blob, name=secrets.token_hex(24), task_id=task_id, scope=scope, created_at=self._clock(), is_used=False
-        )
-        await self._run(self._copy_files, blob, copied)
-        if not blob.task_id and not blob.is_used:
-            await self._run(self._copy_files, blob, msgspec.structs.replace(blob, is_used=True))
-            await self._run(self._bucket.delete, _place(blob), [blob.name, blob.name + _ABOUT])
-        return copied
+    async def _copy(self, reference: BlobReference, task_id: str, scope: Scope) -> Blob:
+        """Give a task its own copy of a blob. Raises `BlobNotFoundError`."""
+        for _ in range(2):
+            blob = await self.find(reference, scope)
+            copied = msgspec.structs.replace(
+                blob, name=secrets.token_hex(24), task_id=task_id, scope=scope, created_at=self._clock(), is_used=False
+            )
+            # Another message may use the upload at the same time, and move it.
+            with suppress(FileNotFoundError):
+                await self._run(self._copy_files, blob, copied)
+                if not blob.task_id and not blob.is_used:
+                    await self._run(self._copy_files, blob, msgspec.structs.replace(blob, is_used=True))
+                    await self._run(self._bucket.delete, _place(blob), [blob.name, blob.name + _ABOUT])
+                return copied
+        raise BlobNotFoundError(reference.name)
 
     def _copy_files(self, blob: Blob, copied: Blob) -> None:
         self._bucket.copy(_place(blob), blob.name, _place(copied), copied.name)
@@ -485,13 +496,16 @@ class Blobs:
         any other blob.
         """
         stowed: dict[int, core.Part] = {}
+        copies: dict[BlobReference, Blob] = {}
         for part in parts_of(content):
             if part.raw is not None and len(part.raw) > self.above:
                 blob = await self.put(
                     part.raw, scope, task_id=task_id, media_type=part.media_type, filename=part.filename
                 )
             elif (reference := BlobReference.of(part.url)) is not None and reference.task_id != task_id:
-                blob = await self._copy(await self.find(reference, scope), task_id, scope)
+                if reference not in copies:
+                    copies[reference] = await self._copy(reference, task_id, scope)
+                blob = copies[reference]
             else:
                 continue
             stowed[id(part)] = core.Part(
@@ -643,9 +657,7 @@ class Blobs:
             for name, facts in files.items()
             if (blob := name.removesuffix(_ABOUT)) in expired or (blob not in known and facts.age > self._orphans_kept)
         ]
-        if unwanted and len(unwanted) == len(files):
-            await self._run(self._bucket.delete, folder)
-        elif unwanted:
+        if unwanted:
             await self._run(self._bucket.delete, folder, unwanted)
 
     def _described(self, folder: str, files: Iterable[str]) -> Iterator[Blob]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator, Iterator
@@ -173,6 +174,17 @@ async def test_an_upload_and_a_blob_of_another_task_are_copied_into_the_task(blo
     again = await blobs.fingerprint(message(Part(url=upload.reference.url)), ALICE)
     second = await blobs.put(CONTENT, ALICE)
     assert (await blobs.fingerprint(message(Part(url=second.reference.url)), ALICE)).parts[0].url == again.parts[0].url
+
+
+async def test_messages_may_use_an_upload_at_the_same_time_and_several_times(blobs: Blobs) -> None:
+    upload = await blobs.put(CONTENT, ALICE)
+    sent = message(*(Part(url=upload.reference.url) for _ in range(5)))
+    for number, stowed in enumerate(await asyncio.gather(*(blobs.stow(sent, f"t{n}", ALICE) for n in range(8)))):
+        (url,) = {part.url for part in stowed.parts}
+        reference = BlobReference.of(url)
+        assert reference is not None
+        assert reference.task_id == f"t{number}"
+        assert await blobs.read_all(await blobs.find(reference, ALICE)) == CONTENT
 
 
 async def test_content_that_has_changed_is_not_passed_on(blobs: Blobs, bucket: Bucket) -> None:
