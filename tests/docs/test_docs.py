@@ -56,7 +56,7 @@ from errands.operations import OPERATIONS
 from errands.policy.limits import Limits
 from errands.policy.steps import StepConfig
 from errands.runtime.settings import ENV_PREFIX
-from errands.server import praisonai
+from errands.server import blobs, praisonai
 from errands.server.http import CARD_PATHS
 from errands.testing import InProcessTransport, connect, serve
 from errands.wire.status import ERRORS, JSONRPC_HTTP, STATUS
@@ -416,7 +416,9 @@ def test_every_http_path_is_documented() -> None:
     pages = {f"GET {path}" for path in serve(Silent()).app._pages}
     assert {f"GET {path}" for path in CARD_PATHS} <= pages
     operations = {f"{operation.http_method} {operation.path}" for operation in OPERATIONS.values()}
-    assert set(table("docs/serving.md", "request")) == {"POST /", f"POST {praisonai.PATH}"} | pages | operations
+    assert set(table("docs/serving.md", "request")) == {
+        *("POST /", f"POST {praisonai.PATH}", *blobs.REQUESTS, *pages, *operations)
+    }
 
 
 def test_every_operation_stands_beside_its_path() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from errands.cli.agents import show_agents, validate_agents
+from errands.cli.audit import audit
 from errands.cli.card import CardGroup, show_card, sign_card, verify_card
 from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
@@ -70,6 +71,7 @@ app.add_typer(tasks, name="task", hidden=True)
 app.add_typer(reviews, name="reviews")
 app.add_typer(push, name="push")
 app.add_typer(policy, name="policy")
+app.command("audit")(audit)
 app.add_typer(card, name="card")
 app.add_typer(db, name="db")
 app.add_typer(agents, name="agents")

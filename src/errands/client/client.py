@@ -6,8 +6,11 @@ import asyncio
 import dataclasses
 import datetime
 import functools
+import os
 import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import httpx
@@ -26,6 +29,7 @@ from errands.client.credentials import (
     without_card,
 )
 from errands.client.errors import ForeignOriginError, NotConnectedError, ProtocolError
+from errands.client.files import Files, allowed_origins
 from errands.client.http_requests import SECRET_HEADERS, checked_headers, origin_of
 from errands.client.results import ClientResult, ListResult, ResultMemory, StreamEvent, text_pieces
 from errands.client.task_stream import TaskStream, wait_until
@@ -77,6 +81,7 @@ class A2AClient:
         verify_card: CardTrust | None = None,
         credentials: CredentialsLike | None = None,
         allow_origins: Sequence[str] = (),
+        download_from: Sequence[str] = (),
     ) -> None:
         """Configure the client. `card` skips discovery, `protocol` and `version` insist on one.
 
@@ -84,7 +89,8 @@ class A2AClient:
         JWK or JWKS, a `Path` to one, the https address of a JWKS, or a `CardVerifier`.
 
         `credentials` are a bearer token or the classes of `errands.client.credentials`; the card says which are used.
-        They, and secrets in `headers`, go to the origin of `url` and to `allow_origins` only.
+        They, and secrets in `headers`, go to the origin of `url` and to `allow_origins` only. `download_from` are
+        origins, beside the agent's own, from which files may be downloaded, such as `https://files.example.com`.
         """
         discovery.card_urls(url)
         self._url = url
@@ -112,6 +118,8 @@ class A2AClient:
             )
         self._given_card = card
         self._verifier = None if verify_card is None else _make_verifier(verify_card)
+        self._download_from = allowed_origins(download_from)
+        self._files: Files | None = None
         self._source: discovery.CardSource | None = None
         self._session: AgentSession | None = None
         self._memory = ResultMemory()
@@ -169,6 +177,14 @@ class A2AClient:
             certificate=self._certificate,
         )
         self._transports.append(transport)
+        self._files = Files(
+            http,
+            (self._url, choice.url),
+            headers=self._headers,
+            retry=self._retry,
+            timeout=self._timeout,
+            allowed=self._download_from,
+        )
         return AgentSession(
             card,
             transport,
@@ -194,7 +210,7 @@ class A2AClient:
 
     async def close(self) -> None:
         """Close the connections; an `httpx_client` that was given stays open."""
-        self._session = self._source = None
+        self._session = self._source = self._files = None
         while self._transports:
             await self._transports.pop().close()
         if self._own_http and self._http is not None:
@@ -294,6 +310,8 @@ class A2AClient:
             timeout = None if blocking else self._timeout
         loop = asyncio.get_running_loop()
         began = loop.time()
+        if _has_files(request):
+            request = await self._with_uploads(request)
         response: requests.SendMessageResponse = await session.call_within(
             timeout, "SendMessage", request, message_id=request.message.message_id
         )
@@ -340,7 +358,54 @@ class A2AClient:
         request = compose(text, **options)
         if request.configuration and request.configuration.task_push_notification_config:
             session.require("push_notifications")
+        if _has_files(request):
+            return self._upload_and_stream(session, request, timeout)
         return TaskStream(session, request=request, idle_timeout=timeout).events()
+
+    async def _upload_and_stream(
+        self, session: AgentSession, request: requests.SendMessageRequest, timeout: float | None
+    ) -> AsyncGenerator[StreamEvent, None]:
+        request = await self._with_uploads(request)
+        async with aclosing(TaskStream(session, request=request, idle_timeout=timeout).events()) as events:
+            async for event in events:
+                yield event
+
+    async def _with_uploads(self, request: requests.SendMessageRequest) -> requests.SendMessageRequest:
+        session, files = self._connected(), self._files
+        assert files is not None
+        return msgspec.structs.replace(request, message=await files.replace_large(request.message, session))
+
+    async def upload(
+        self,
+        content: bytes | str | os.PathLike[str],
+        *,
+        filename: str | None = None,
+        media_type: str | None = None,
+    ) -> Part:
+        """Upload bytes, or the file at a path, and return the part to send. Large files are uploaded by `send` itself.
+
+        Raises `AgentCapabilityError` when the agent takes no uploads.
+        """
+        session, files = self._connected(), self._files
+        assert files is not None
+        return await files.upload(content, session, filename=filename, media_type=media_type)
+
+    async def download(self, file: Part | str, *, max_bytes: int = 100 * 1024 * 1024) -> bytes:
+        """Return the bytes of a file: those in the part, or those at its address.
+
+        The address must be the agent's own, or in `download_from`, else `FileRefusedError` is raised.
+        """
+        self._connected()
+        assert self._files is not None
+        return await self._files.download(file, max_bytes=max_bytes)
+
+    async def download_to(
+        self, file: Part | str, path: str | os.PathLike[str], *, max_bytes: int | None = None
+    ) -> Path:
+        """Do what `download` does, but write the file to a path, without having all of it in memory."""
+        self._connected()
+        assert self._files is not None
+        return await self._files.download_to(file, path, max_bytes=max_bytes)
 
     def stream_text(
         self,
@@ -509,6 +574,10 @@ def _make_verifier(trust: CardTrust) -> CardVerifier:
     if isinstance(trust, str) and trust.startswith(("http://", "https://")):
         return CardVerifier(jwks_url=trust)
     return CardVerifier(trust)
+
+
+def _has_files(request: requests.SendMessageRequest) -> bool:
+    return any(part.raw is not None for part in request.message.parts)
 
 
 class TaskPages:

@@ -13,7 +13,8 @@ ErrandsError
     ├── AnswerLostError            sent, but no answer came: the agent may or may not have acted on it
     │   └── AgentTimeoutError      no answer came in time
     ├── StreamInterruptedError     a stream broke and could not be resumed; says where to go on
-    └── ProtocolError              the answer is not A2A
+    ├── ProtocolError              the answer is not A2A
+    └── FileRefusedError           the address of a file is not one that this client may use
 """
 
 from __future__ import annotations
@@ -130,3 +131,7 @@ class ProtocolError(A2AClientError):
     def __init__(self, description: str) -> None:
         super().__init__(f"not an A2A answer: {description}")
         self.description = description
+
+
+class FileRefusedError(A2AClientError):
+    """A file was neither fetched nor sent: its address is not one that this client may use."""

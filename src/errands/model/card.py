@@ -8,6 +8,10 @@ import msgspec
 
 from errands.model.base import Metadata, Model
 
+#: The extension of errands with which an agent offers uploads. Its parameters: `url`, where files are posted; `above`,
+#: the bytes above which they should be; `maxBytes`, those of the largest file.
+BLOBS_EXTENSION = "urn:errands:blobs:1"
+
 
 class AgentInterface(Model):
     url: str

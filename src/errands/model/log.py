@@ -342,11 +342,21 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     parent: str = ""
     #: The delegation depth: how many tasks above it have delegated work, here or, as the sender says, elsewhere.
     depth: int = 0
+    #: The sender and the address it used, for the audit trail.
+    caller: str = ""
+    address: str = ""
 
     @property
     def is_plain(self) -> bool:
         """Return whether there is nothing but the message's id."""
         return self == RequestOptions(message_id=self.message_id)
+
+
+class CancelRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who wants a task canceled, for the audit trail: the data of a `cancel` event."""
+
+    caller: str = ""
+    address: str = ""
 
 
 #: No options.

@@ -52,6 +52,8 @@ class CallContext(msgspec.Struct):
     email: str = ""
     #: The caller's own name, if it may use tasks of other owners and the scope is that of another; else None.
     acting: str | None = None
+    #: The address of the client, for the audit trail; "" without one.
+    address: str = ""
     #: See `RequestOptions`; set by delegation and by no binding.
     parent: str = ""
     depth: int = 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import Any
 
 from errands import errors, lifecycle
+from errands.model.base import encode
 from errands.model.core import (
     CANCELED,
     PAUSED_STATES,
@@ -17,7 +17,7 @@ from errands.model.core import (
     TaskState,
     text_of,
 )
-from errands.model.log import IDLE, READY, Change, Draft, Scope, StoredTask
+from errands.model.log import IDLE, READY, CancelRequest, Change, Draft, Scope, StoredTask
 from errands.runtime.call import CallContext
 from errands.runtime.expiry import Expired
 from errands.runtime.journal import Batch, status_update
@@ -55,12 +55,12 @@ class Canceler:
                 raise errors.TaskNotCancelableError(f"Task is already {stored.state.short}", taskId=task_id)
             try:
                 if stored.head.worker and (stored.head.due_at or 0) > self._journal.now():
-                    await self._request_cancel(stored)
+                    await self._request_cancel(stored, call)
                 elif self._handler.hears_cancel and stored.head.attempt:
-                    await self._run_to_cancel(stored, call.request_context)
+                    await self._run_to_cancel(stored, call)
                     until = TERMINAL_STATES
                 else:
-                    return await self._cancel_now(stored)
+                    return await self._cancel_now(stored, call=call)
                 break
             except (errors.ConcurrencyError, errors.LeaseLostError, errors.TaskTerminalStateError):
                 continue
@@ -69,12 +69,12 @@ class Canceler:
         if self._handler.hears_cancel and stored.state not in TERMINAL_STATES and stored.head.worker:
             # The holder has died, or does not react: a worker here takes its place, and the holder is fenced off.
             with suppress(errors.ConcurrencyError, errors.TaskTerminalStateError):
-                await self._run_to_cancel(stored, call.request_context)
+                await self._run_to_cancel(stored, call)
             stored = await self._settled(stored, TERMINAL_STATES)
         while stored.state not in TERMINAL_STATES:
             # It paused instead, or that worker did not react either: the log decides, and later writes are refused.
             try:
-                return await self._cancel_now(stored)
+                return await self._cancel_now(stored, call=call)
             except (errors.ConcurrencyError, errors.TaskTerminalStateError):
                 stored = await self._engine.load(task_id, call.scope)
         if stored.state is not CANCELED:
@@ -87,11 +87,15 @@ class Canceler:
         grace = self._settings.cancel_force_timeout + 1.0
         return await self._engine.wait_for_state(stored.task.id, stored.scope, until, grace)
 
-    async def _cancel_now(self, stored: StoredTask, expired: Expired | None = None) -> Task:
+    async def _cancel_now(
+        self, stored: StoredTask, expired: Expired | None = None, call: CallContext | None = None
+    ) -> Task:
         """End a task that no process holds, as canceled or as `expired` says."""
         now = self._journal.now()
         state, message = (CANCELED, None) if expired is None else (expired.state, expired.message)
         events = Batch()
+        if call is not None and call.address and not stored.head.cancel_requested:
+            events.drafts.append(_cancel_event(call))
         for record in () if expired is None else expired.records:
             events.note(record)
         events.add("status", status_update(stored.task.id, stored.task.context_id or "", state, now, message))
@@ -110,7 +114,7 @@ class Canceler:
         self._pool.contexts.forget(stored.task.id)
         return task
 
-    async def _request_cancel(self, stored: StoredTask) -> None:
+    async def _request_cancel(self, stored: StoredTask, call: CallContext) -> None:
         """Commit that a task which some process runs is to be canceled."""
         if stored.head.cancel_requested:
             return
@@ -118,7 +122,7 @@ class Canceler:
             Change(
                 task_id=stored.task.id,
                 scope=stored.scope,
-                events=(Draft("cancel", b"{}"),),
+                events=(_cancel_event(call),),
                 expected_states=frozenset({stored.state}),
                 fence=stored.pause_fence,
                 at=self._journal.now(),
@@ -159,22 +163,22 @@ class Canceler:
             return False
         logger.info("task %s ends, because it is too late: %s", task_id, text_of(expired.message.parts))
         if stored.head.worker and (stored.head.due_at or 0) > now:
-            await self._request_cancel(stored)
+            await self._request_cancel(stored, CallContext(scope))
             self._pool.request_cancel(task_id)
         elif self._handler.hears_cancel and (stored.head.attempt or stored.state in PAUSED_STATES):
             # Its worker releases what it holds elsewhere, and the turn ends as `expired` says.
-            await self._run_to_cancel(stored, {})
+            await self._run_to_cancel(stored, CallContext(scope))
         else:
             await self._cancel_now(stored, expired)
         return True
 
-    async def _run_to_cancel(self, stored: StoredTask, request_context: dict[str, Any]) -> None:
+    async def _run_to_cancel(self, stored: StoredTask, call: CallContext) -> None:
         """Have the worker run once more for a task that it has worked on and that does not run now."""
         now = self._journal.now()
         change = Change(
             task_id=stored.task.id,
             scope=stored.scope,
-            events=(Draft("cancel", b"{}"),),
+            events=(_cancel_event(call),),
             expected=stored.version,
             fence=stored.head.attempt if stored.head.worker else None,
             at=now,
@@ -182,4 +186,11 @@ class Canceler:
             due_at=now,
             cancel_requested=True,
         )
-        await self._pool.commit_and_run(stored, change, request_context=request_context)
+        await self._pool.commit_and_run(stored, change, request_context=call.request_context)
+
+
+def _cancel_event(call: CallContext) -> Draft:
+    """Return the event that a task is to be canceled, with the caller if that is to be known."""
+    if not call.address:
+        return Draft("cancel", b"{}")
+    return Draft("cancel", encode(CancelRequest(caller=call.scope.owner, address=call.address)))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
-from errands.errors import ErrandsError
+from errands.errors import ConfigurationError, ErrandsError
 from errands.model import core
 from errands.model.base import UNREADABLE, encode, shallow_copy
 from errands.model.marks import is_review
 from errands.runtime import validation
+from errands.runtime.blobs import BlobNotFoundError, BlobReference, pieces_of
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import status_update
 from errands.runtime.oversight import CapabilityCall
@@ -75,6 +77,51 @@ class TaskContext:
     def files(self) -> list[FileInfo]:
         """The message's files, with their bytes or their address."""
         return [FileInfo.of(part) for part in self._turn.message.parts if part.raw is not None or part.url is not None]
+
+    async def read_file(self, file: FileInfo | core.Part, start: int = 0, length: int | None = None) -> bytes:
+        """Return the bytes of a file of this task, or some of them; of a message, a former one or an artifact.
+
+        Files up to `max_body_bytes` are in `content` already. A larger one is read by this method only, piece by piece
+        if `length` is given. Raises `ValueError` for a file that is not kept by this server: it is not fetched.
+        """
+        content = file.content if isinstance(file, FileInfo) else file.raw
+        if content is not None:
+            return content[start:] if length is None else content[start : start + length]
+        blobs, reference = self._turn.journal.blobs, BlobReference.of(file.url)
+        if blobs is None or reference is None or reference.task_id != self.task_id:
+            raise ValueError(f"the file at {file.url} is not kept by this server")
+        try:
+            blob = await blobs.find(reference, self._turn.stored.scope)
+            return await blobs.read_all(blob, start, None if length is None else start + length)
+        except BlobNotFoundError:
+            raise ValueError(f"the file {file.filename or reference.name} is gone") from None
+
+    async def store_file(
+        self,
+        content: bytes | str | os.PathLike[str] | AsyncIterator[bytes],
+        *,
+        filename: str | None = None,
+        media_type: str | None = None,
+    ) -> str:
+        """Keep a file of any size for this task, and return the address to pass on as `file_url`.
+
+        `content` are bytes, the path of a file, or pieces as they come; a file is never in memory as a whole. Raises
+        `ConfigurationError` without the setting `blobs`.
+        """
+        blobs = self._turn.journal.blobs
+        if blobs is None:
+            raise ConfigurationError("store_file needs a place for files: set ERRANDS_BLOBS")
+        if isinstance(content, str | os.PathLike):
+            filename = filename or os.path.basename(content)
+            content = pieces_of(content)
+        blob = await blobs.put(
+            content,
+            self._turn.stored.scope,
+            task_id=self.task_id,
+            filename=validation.optional_text("filename", filename),
+            media_type=validation.optional_text("media_type", media_type),
+        )
+        return blob.reference.url
 
     @property
     def data_parts(self) -> list[dict[str, Any]]:

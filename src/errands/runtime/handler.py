@@ -43,6 +43,7 @@ class Handler:
     ) -> None:
         self.agent = agent
         self.journal = journal
+        self._blobs = journal.blobs
         self.oversight = oversight
         #: See `Worker.chooses_reply`.
         self.chooses_reply = worker.chooses_reply
@@ -78,8 +79,12 @@ class Handler:
             turn.overseen()
         try:
             if turn.overseer is None:
+                if self._blobs is not None:
+                    await turn.fetch_files(self._blobs)
                 await self._call(turn)
             elif await self._admit(turn):
+                if self._blobs is not None:
+                    await turn.fetch_files(self._blobs)
                 await turn.overseer.supervise(self._call(turn))
             else:
                 return turn.continues

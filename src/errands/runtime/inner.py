@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
-from errands.engines.base import Engine
 from errands.errors import ConcurrencyError, DuplicateMessageError
 from errands.model.core import SETTLED_STATES, Message, Task
 from errands.model.log import StoredTask
@@ -37,16 +36,14 @@ class InnerAgents:
         self._cancelers: dict[str, Canceler] = {}
 
     def start(
-        self, pool: WorkerPool, engine: Engine, settings: Settings, oversight_of: Callable[[Worker], Oversight]
+        self, pool: WorkerPool, journal: Journal, settings: Settings, oversight_of: Callable[[Worker], Oversight]
     ) -> None:
-        """Have the pool run these agents, too."""
-        # Hooks are about the served agent only.
-        journal = Journal(engine)
+        """Have the pool run these agents, too. The journal has no hooks: they are about the served agent only."""
         # Delegated tasks are part of tasks that were accepted, so they are not refused.
         settings = msgspec.structs.replace(settings, max_queue_age=None)
         for name, worker in self.workers.items():
             pool.add(Handler(name, worker, journal, settings, oversight_of(worker)))
-        self._pool, self._engine = pool, engine
+        self._pool, self._engine = pool, journal.engine
         self._submitters = {
             name: Submitter(pool, name, input_modes=_INPUT_MODES, settings=settings) for name in pool.handlers
         }

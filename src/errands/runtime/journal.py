@@ -10,8 +10,11 @@ from errands.clock import system_clock, to_iso
 from errands.engines.base import Engine
 from errands.model.base import encode
 from errands.model.core import Message, StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
-from errands.model.log import Change, Draft, EventKind, Head
+from errands.model.log import Change, Draft, EventKind, Head, Scope
+from errands.runtime.blobs import SCHEME, Blobs
 from errands.runtime.hooks import HookReader
+
+_BLOB = SCHEME.encode()
 
 
 class Batch:
@@ -40,6 +43,18 @@ class Batch:
         self.drafts.append(Draft("record", record))
         self.size += len(record)
 
+    async def stow(self, blobs: Blobs, task_id: str, scope: Scope) -> None:
+        """Move large files of the events to the blob store, before the events are written."""
+        position = 0
+        for index, draft in enumerate(self.drafts):
+            if draft.kind == "record":
+                continue
+            if len(draft.data) > blobs.above or _BLOB in draft.data:
+                update = self.updates[position] = await blobs.stow(self.updates[position], task_id, scope)
+                self.drafts[index] = Draft(draft.kind, encode(update))
+                self.size += len(self.drafts[index].data) - len(draft.data)
+            position += 1
+
     def copy(self) -> Batch:
         twin = Batch()
         twin.drafts, twin.updates, twin.size = list(self.drafts), list(self.updates), self.size
@@ -52,10 +67,11 @@ def unwritable(error: UnicodeEncodeError) -> ValueError:
 
 
 class Journal:
-    """Commits the changes of the runtime, and has hooks read them."""
+    """Commits the changes of the runtime, and has hooks read them. `blobs` is where large files go."""
 
-    def __init__(self, engine: Engine, hooks: HookReader | None = None) -> None:
+    def __init__(self, engine: Engine, hooks: HookReader | None = None, blobs: Blobs | None = None) -> None:
         self.engine = engine
+        self.blobs = blobs
         self._hooks = hooks
         #: The time, in milliseconds.
         self.now = engine.clock

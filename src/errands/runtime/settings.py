@@ -66,6 +66,9 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Seconds for which code may hold the event loop before a warning in the log names it. None: no warnings.
     loop_hold_warning: Interval | None = 0.25
 
+    #: Whether the log has who sent each message and each cancel, and from which address, for the audit trail.
+    audit: Flag = False
+
     # Sends and turns
 
     #: Seconds a blocking send waits before it answers with the task as it is. None: until the turn ends.
@@ -128,6 +131,16 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     caller_max_tasks: Amount | None = None
     #: Bytes that the tasks of one caller may take in the store. None: no limit.
     caller_max_bytes: Amount | None = None
+
+    # Large content
+
+    #: Where large files go instead of into the log: a directory, `s3://bucket/folder` or `gs://bucket/folder`. None:
+    #: they stay in the log.
+    blobs: str | None = None
+    #: Bytes above which a file is large.
+    blob_bytes: Amount = 256 * 1024
+    #: Bytes of the largest file that a client may upload.
+    max_upload_bytes: Amount = 100 * 1024 * 1024
 
     # Bindings and cards
 

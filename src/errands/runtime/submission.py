@@ -22,6 +22,7 @@ from errands.model import core, log
 from errands.model.base import encode, shallow_copy
 from errands.model.marks import REVIEW, is_review
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
+from errands.runtime.blobs import BlobNotFoundError, Blobs
 from errands.runtime.call import LARGE, CallContext, LargeReads
 from errands.runtime.executor import Identifiers
 from errands.runtime.journal import Batch, new_id, status_update
@@ -91,6 +92,7 @@ class Submitter:
         self._push_limit = settings.push_configs_per_task
         self._journal = handler.journal
         self._engine = handler.journal.engine
+        self._blobs = handler.journal.blobs
         self._chooses_reply = handler.chooses_reply
         self._input_modes = input_modes
         self._identifiers = identifiers
@@ -107,7 +109,7 @@ class Submitter:
     async def submit(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Submission:
         """Put a message into the log; a new task gets this id. Raise whatever is wrong with the message."""
         self.check_open()
-        receipt = receipt_of(request.message)
+        receipt = receipt_of(request.message if self._blobs is None else await self._fingerprint(request.message, call))
         try:
             if request.message.task_id:
                 return await self._continue(request, call, receipt)
@@ -116,6 +118,8 @@ class Submitter:
                 answered = await self._answer_in_context(request, call, receipt)
                 if answered is not None:
                     return answered
+            if self._blobs is not None:
+                return await self._stow_and_create(self._blobs, request, call, receipt, task_id)
             return await self._create(request, call, receipt, task_id)
         except errors.DuplicateMessageError as error:
             stored = await call.load(self._engine, error.task_id)
@@ -129,7 +133,39 @@ class Submitter:
     async def create(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Submission:
         """Create a task of this id, even while the server stops. Raise `ConcurrencyError` if there is one."""
         check_message(request.message, self._input_modes)
-        return await self._create(request, call, receipt_of(request.message), task_id)
+        receipt = receipt_of(request.message)
+        if self._blobs is not None:
+            return await self._stow_and_create(self._blobs, request, call, receipt, task_id)
+        return await self._create(request, call, receipt, task_id)
+
+    async def _stow_and_create(
+        self, blobs: Blobs, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str
+    ) -> Submission:
+        """Create a task after the large files of its message have been moved to the blob store."""
+        stowed = await self._stowed(request, call, task_id)
+        try:
+            return await self._create(stowed, call, receipt, task_id)
+        except (errors.DuplicateMessageError, errors.OverloadedError):
+            # There is no such task. After other errors it may exist, and what it does not need is swept later.
+            await blobs.discard(stowed.message, request.message, call.scope)
+            raise
+
+    async def _fingerprint(self, message: core.Message, call: CallContext) -> core.Message:
+        """Return what the receipt of a message is made of. Raise `InvalidParamsError` for a file that is not here."""
+        assert self._blobs is not None
+        try:
+            return await self._blobs.fingerprint(message, call.scope)
+        except BlobNotFoundError:
+            raise _no_such_file() from None
+
+    async def _stowed(self, request: SendMessageRequest, call: CallContext, task_id: str) -> SendMessageRequest:
+        """Return the request with the large files of its message moved to the blob store."""
+        assert self._blobs is not None
+        try:
+            message = await self._blobs.stow(request.message, task_id, call.scope)
+        except BlobNotFoundError:
+            raise _no_such_file() from None
+        return request if message is request.message else msgspec.structs.replace(request, message=message)
 
     def _create(
         self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str
@@ -159,6 +195,8 @@ class Submitter:
             check_message(message, self._input_modes)
             check_context(message, stored)
             self._check_room(stored, message)
+            if self._blobs is not None:
+                message = (await self._stowed(request, call, stored.task.id)).message
             joined = msgspec.structs.replace(message, context_id=stored.task.context_id)
             try:
                 if stored.state in core.PAUSED_STATES and not stored.head.worker and not stored.head.asks:
@@ -181,6 +219,8 @@ class Submitter:
                     continue
                 message = msgspec.structs.replace(request.message, task_id=task_id)
                 self._check_room(stored, message)
+                if self._blobs is not None:
+                    message = (await self._stowed(SendMessageRequest(message=message), call, task_id)).message
                 # An executor that has asked holds its task until it returns.
                 take = self._queue if stored.head.worker else self._resume
                 return await take(stored, message, request, call, receipt)
@@ -384,7 +424,7 @@ class Submitter:
         configuration = request.configuration
         depth = call.depth or (delegation_depth(request.message.metadata) if request.message.metadata else 0)
         if configuration is None:
-            if not (request.metadata or call.extensions or call.parent or call.email or depth):
+            if not (request.metadata or call.extensions or call.parent or call.email or depth or call.address):
                 return log.PLAIN
             configuration = SendMessageConfiguration()
         is_executor = self._chooses_reply
@@ -398,6 +438,8 @@ class Submitter:
             email=call.email,
             parent=call.parent,
             depth=depth,
+            caller=call.scope.owner if call.address else "",
+            address=call.address,
         )
 
 
@@ -462,6 +504,12 @@ async def check_receipt(engine: Engine, change: log.Change) -> None:
     )
     with suppress(errors.ConcurrencyError):
         await engine.commit(known)
+
+
+def _no_such_file() -> errors.InvalidParamsError:
+    return errors.InvalidParamsError(
+        "A part refers to a file that is not kept here, or no longer; upload it again", field="message.parts"
+    )
 
 
 def check_context(message: core.Message, stored: log.StoredTask) -> None:

@@ -19,6 +19,7 @@ from errands.model import core
 from errands.model.base import encode
 from errands.model.log import IDLE, KEEP, PLAIN, READY, Change, Draft, EventKind, RequestOptions, StoredTask
 from errands.model.marks import is_review
+from errands.runtime.blobs import Blobs
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.expiry import Expired
 from errands.runtime.journal import Batch, Journal, new_id, status_update, unwritable
@@ -171,6 +172,15 @@ class Turn:
         self.stored = msgspec.structs.replace(self.stored, task=admitted.task)
         self.message = (admitted.task.history or [])[self.position]
 
+    async def fetch_files(self, blobs: Blobs) -> None:
+        """Put the bytes of files that are blobs into the messages that the worker sees, as if they had come inline."""
+        task = self.stored.task
+        history = await blobs.fetch(task.history or [], self._scope, first=self.position)
+        if history is task.history:
+            return
+        self.stored = msgspec.structs.replace(self.stored, task=msgspec.structs.replace(task, history=history))
+        self.message = history[self.position]
+
     def overseen(self) -> Overseer:
         """Return the overseer of the turn. With a policy it is made when the turn begins, else for the first record."""
         if self.overseer is None:
@@ -310,9 +320,11 @@ class Turn:
         try:
             while (pending := self._pending) is not None:
                 self._pending = None
-                self._tail_bytes += pending.size
                 self._writing, self._underway = True, pending.updates
                 try:
+                    if self.journal.blobs is not None:
+                        await pending.stow(self.journal.blobs, self.task_id, self._scope)
+                    self._tail_bytes += pending.size
                     await self._write(pending)
                 finally:
                     self._writing, self._underway = False, ()
@@ -418,6 +430,8 @@ class Turn:
                 await self._settle_flusher()
             if self._failure is not None:
                 raise self._failure
+            if self.journal.blobs is not None:
+                ending = await self._stow(self.journal.blobs, ending)
             now, last = self.journal.now(), None
             if not ending.announced:
                 last = status_update(self.task_id, self.context_id, state, now, ending.message, ending.metadata)
@@ -429,6 +443,17 @@ class Turn:
         self._pending = None
         self.settled = True
         self.ends_task = state in core.TERMINAL_STATES and not self.continues
+
+    async def _stow(self, blobs: Blobs, ending: Ending) -> Ending:
+        """Move large files of what is left to write to the blob store."""
+        if self._pending is not None:
+            await self._pending.stow(blobs, self.task_id, self._scope)
+        message = ending.message and await blobs.stow(ending.message, self.task_id, self._scope)
+        artifacts = [
+            msgspec.structs.replace(one, artifact=await blobs.stow(one.artifact, self.task_id, self._scope))
+            for one in ending.artifacts
+        ]
+        return msgspec.structs.replace(ending, message=message, artifacts=artifacts)
 
     async def cancel_by_force(self) -> None:
         """End the task as canceled; what the handler writes from now on raises `TaskTerminalStateError`."""
@@ -566,6 +591,8 @@ class Turn:
         if self._flusher is not None:
             await self._settle_flusher()
         pending, self._pending = self._pending or Batch(), None
+        if self.journal.blobs is not None:
+            await pending.stow(self.journal.blobs, self.task_id, self._scope)
         drafts = pending.drafts
         state = self._state_after(pending.updates)
         now = self.journal.now()

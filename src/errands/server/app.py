@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -40,6 +41,7 @@ from errands.server.asgi import callable_host
 from errands.server.auth import Authentication, AuthScheme, MutualTLSAuth
 from errands.server.auth_file import auth_of, load_auth
 from errands.server.authorization import AccessRule, Authorization
+from errands.server.blobs import BlobAddresses, BlobPages
 from errands.server.cards import CardPublisher
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
 from errands.server.http import A2AApp
@@ -64,9 +66,9 @@ class A2AServer:
     The agent is a `worker` or an `executor`; its card may come with it. `app` is the ASGI application. `storage` is
     `memory`, a URL such as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`.
     `auth` is a list of schemes by which callers authenticate, or a file with them. `inner` are agents to which it
-    delegates and that clients cannot reach. `signing` are the keys that sign the card. Settings come from `settings`, or
-    else from `ERRANDS_*` environment variables; every setting is also a keyword argument, which wins over both. Raises
-    `ConfigurationError` for wrong arguments.
+    delegates and that clients cannot reach. `signing` are the keys that sign the card. Settings come from `settings`,
+    or else from `ERRANDS_*` environment variables; every setting is also a keyword argument, which wins over both.
+    Raises `ConfigurationError` for wrong arguments.
     """
 
     _policy: CompiledPolicy | None = None
@@ -364,7 +366,11 @@ class A2AServer:
                 self._extended_card_provider,
                 settings=settings,
                 authorization=self._authorization,
+                blobs=None if self.blobs is None else BlobAddresses(self.blobs, settings),
             )
+            self.blob_pages: BlobPages | None = None
+            if self.blobs is not None and serves:
+                self.blob_pages = BlobPages(self.blobs, self.engine, self.dispatcher.identify, settings)
             if settings.grpc_port is not None and serves:
                 stack.callback(setattr, self, "_grpc", None)
                 grpc_server = configuration.load_grpc_server()
@@ -394,7 +400,11 @@ class A2AServer:
         hooks = None if self._hooks is None else HookReader(self._hooks, settings.drain_timeout)
         if hooks is not None:
             await stack.enter_async_context(hooks)
-        journal = Journal(self.engine, hooks)
+        self.blobs = configuration.make_blobs(settings, self.engine)
+        if self.blobs is not None:
+            await stack.enter_async_context(self.blobs)
+            self.pool.on_sweep(partial(self.blobs.sweep, self.engine))
+        journal = Journal(self.engine, hooks, self.blobs)
         self.pool.add(Handler(name, self._worker, journal, settings, oversight_of(self._worker)))
         self.task_manager = ReviewingTaskManager(
             self.pool,
@@ -404,7 +414,7 @@ class A2AServer:
             identifiers=configuration.identifiers_of(self._worker),
             inner=self._inner.workers,
         )
-        self._inner.start(self.pool, self.engine, settings, oversight_of)
+        self._inner.start(self.pool, Journal(self.engine, blobs=self.blobs), settings, oversight_of)
         await stack.enter_async_context(self.pool)
 
     @property

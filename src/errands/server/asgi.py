@@ -187,6 +187,11 @@ class HttpExchange(IncomingRequest):
         )
         await self._send({"type": "http.response.body", "body": body})
 
+    async def begin(self, status: int, length: int, content_type: bytes, headers: tuple[Header, ...]) -> None:
+        """Send the head of a response whose body of `length` bytes is then written in pieces."""
+        head = [(b"content-type", content_type), (b"content-length", b"%d" % length), *headers, *self.extra_headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": head})
+
     async def begin_stream(self) -> None:
         """Send the head of a response of server-sent events."""
         headers = [

@@ -48,10 +48,31 @@ def extensions_of(config: AgentCardConfig) -> list[card.AgentExtension]:
     return declared + (config.capabilities.extensions or [])
 
 
+def blobs_extension(settings: Settings, base_url: str) -> card.AgentExtension:
+    """Return what the card says about uploads."""
+    return card.AgentExtension(
+        uri=card.BLOBS_EXTENSION,
+        description="Large files can be uploaded and are then referred to by their addresses.",
+        params={
+            "url": f"{base_url.rstrip('/')}/blobs",
+            "above": settings.blob_bytes,
+            "maxBytes": settings.max_upload_bytes,
+        },
+    )
+
+
 def build_card(
-    config: AgentCardConfig, base_url: str, *, versions: Sequence[str], grpc_address: str | None = None
+    config: AgentCardConfig,
+    base_url: str,
+    *,
+    versions: Sequence[str],
+    grpc_address: str | None = None,
+    extensions: Sequence[card.AgentExtension] = (),
 ) -> card.AgentCard:
-    """Return the card in its 1.0 form, with the interfaces of these versions. `grpc_address` is `host:port`."""
+    """Return the card in its 1.0 form, with the interfaces of these versions.
+
+    `grpc_address` is `host:port`; `extensions` are those of the server, beside the agent's own.
+    """
     base = base_url.rstrip("/")
     preferred = check_binding(config.protocol)
     # Clients of 0.3 append `/v1` to the address of HTTP+JSON themselves, so it is the same for every version.
@@ -75,7 +96,7 @@ def build_card(
             streaming=capabilities.streaming,
             push_notifications=capabilities.push_notifications,
             extended_agent_card=offers_extended_card(config),
-            extensions=extensions_of(config) or None,
+            extensions=[*extensions_of(config), *extensions] or None,
         ),
         default_input_modes=config.input_modes,
         default_output_modes=config.output_modes,
@@ -195,7 +216,8 @@ class CardPublisher:
         if grpc_address is not None and grpc_address.removeprefix("https://").startswith(":"):
             scheme, _, port = grpc_address.rpartition(":")
             grpc_address = scheme + host_port(urlsplit(base_url).hostname or "localhost", int(port))
-        built = build_card(config, base_url, versions=self._versions, grpc_address=grpc_address)
+        extensions = [] if self._settings.blobs is None else [blobs_extension(self._settings, base_url)]
+        built = build_card(config, base_url, versions=self._versions, grpc_address=grpc_address, extensions=extensions)
         if self.signer is None or not self._may_sign(base_url):
             return built
         readers = [version for version in _READERS[form] if version in self._versions]

@@ -19,6 +19,7 @@ from errands.errors import ConfigurationError
 from errands.interop import BuilderLike, CardLike, ExecutorLike, adapt, adapt_card, is_executor_class
 from errands.model.card_config import AgentCardConfig
 from errands.policy.document import Policy
+from errands.runtime.blobs import Blobs, bucket_from_url
 from errands.runtime.executor import Identifiers
 from errands.runtime.executor_worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
@@ -216,8 +217,11 @@ def make_settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Se
     push_guard(found)
     if found.push_secret is not None:
         signing_key(found.push_secret)
+    # Report a wrong URL or a missing package now, not at the start.
+    if found.blobs is not None:
+        bucket_from_url(found.blobs)
     if found.grpc_port is not None:
-        load_grpc_server()  # report a missing package now, not at the start
+        load_grpc_server()
     return found
 
 
@@ -258,6 +262,14 @@ def make_engine(settings: Settings) -> Engine:
     given = {name: value for name, value in retention.items() if value is not None}
     # Without retention settings, the engine's own defaults hold.
     return engine_from_url(settings.storage, Retention(**given) if given else None)
+
+
+def make_blobs(settings: Settings, engine: Engine) -> Blobs | None:
+    """Return where large files go, None if they stay in the log. Raises `ConfigurationError`."""
+    if settings.blobs is None:
+        return None
+    bucket = bucket_from_url(settings.blobs)
+    return Blobs(bucket, engine.clock, above=settings.blob_bytes, inline=settings.max_body_bytes)
 
 
 def check_shared(engine: Engine, who: str) -> None:

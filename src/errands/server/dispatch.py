@@ -25,9 +25,10 @@ from errands.runtime.streams import EventStream
 from errands.runtime.task_manager import TaskManager
 from errands.server.asgi import IncomingRequest
 from errands.server.authorization import OWNER_HEADER, Authorization
+from errands.server.blobs import BlobAddresses
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
 from errands.server.errors import client_error
-from errands.server.request_guard import client_address
+from errands.server.request_guard import client_address, client_network
 from errands.server.routing import Routes
 from errands.wire.bounds import MAX_DEPTH, check_outline, check_parts
 from errands.wire.dialect import EXTENSION_HEADERS
@@ -54,8 +55,10 @@ class Dispatcher:
         *,
         settings: Settings,
         authorization: Authorization | None = None,
+        blobs: BlobAddresses | None = None,
     ) -> None:
         self.routes = routes
+        self._blobs = blobs
         self._authorization = authorization
         self._scope_of = tasks.scope_of
         if authorization is not None:
@@ -96,7 +99,7 @@ class Dispatcher:
         if self._rate is not None and exchange.caller_key is None:
             # Requests without a name or with wrong credentials count for their address, and are not looked at
             # when there are too many.
-            self._rate.check(client_address(exchange, self._settings))
+            self._rate.check(client_network(exchange, self._settings))
         try:
             for middleware in self.head_middlewares:
                 await middleware.before_dispatch(envelope, exchange.request)
@@ -122,7 +125,7 @@ class Dispatcher:
     def _key_of(self, exchange: IncomingRequest, envelope: RequestEnvelope) -> CallerKey:
         if envelope.owner:
             return envelope.tenant, envelope.owner
-        return client_address(exchange, self._settings)
+        return client_network(exchange, self._settings)
 
     def check_outline(self, operation: Operation, params: bytes) -> None:
         """Raise `PayloadTooLargeError` for too many parts. Bindings call it if decoding would take long."""
@@ -139,7 +142,9 @@ class Dispatcher:
                 return await self._through_middleware(operation, request, extensions, exchange)
             scope = Scope(request.tenant, "", self._card.name) if request.tenant else self._default_scope
             call = CallContext(scope, extensions)
-            return await self._perform(operation, request, call, exchange)
+            if self._blobs is None:
+                return await self._perform(operation, request, call, exchange)
+            return await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
         except errors.A2AError:
             raise
         except Exception as error:
@@ -148,6 +153,41 @@ class Dispatcher:
     async def _through_middleware(
         self, operation: Operation, request: Any, extensions: list[str], exchange: IncomingRequest
     ) -> Any:
+        envelope, request, call = await self._identify(operation, request, exchange)
+        call.extensions = extensions
+        if self._blobs is None:
+            result = await self._perform(operation, request, call, exchange)
+        else:
+            result = await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
+        if self._shows_results:
+            shown = None
+            if isinstance(result, SendMessageResponse):
+                # A copy: middleware may change the response without changing what is stored.
+                result = SendMessageResponse(
+                    task=result.task and validation.own_task(result.task),
+                    message=result.message and validation.own_message(result.message),
+                )
+                shown = result.task or result.message
+            for middleware in reversed(self._middlewares):
+                await middleware.after_dispatch(envelope, shown)
+        return result
+
+    async def identify(self, operation: Operation, request: Any, exchange: IncomingRequest) -> CallContext:
+        """Return the call of a request that is judged like an operation but is not one, such as a download.
+
+        Raises only `A2AError`.
+        """
+        try:
+            return (await self._identify(operation, request, exchange))[2]
+        except errors.A2AError:
+            raise
+        except Exception as error:
+            raise client_error(error, "a request") from None
+
+    async def _identify(
+        self, operation: Operation, request: Any, exchange: IncomingRequest
+    ) -> tuple[RequestEnvelope, Any, CallContext]:
+        """Run the middleware, then authorization; return the request as they have left it, and its call."""
         if exchange.envelope is None:
             await self.check_head(exchange)
         # Reset, so that another operation for the same request is checked again.
@@ -173,20 +213,16 @@ class Dispatcher:
             scope, acting = await self._authorization.decide(
                 operation, request, envelope.caller, scope, wanted_owner, self._scope_of
             )
-        call = CallContext(scope, extensions, envelope.context, email=email, acting=acting)
-        result = await self._perform(operation, request, call, exchange)
-        if self._shows_results:
-            shown = None
-            if isinstance(result, SendMessageResponse):
-                # A copy: middleware may change the response without changing what is stored.
-                result = SendMessageResponse(
-                    task=result.task and validation.own_task(result.task),
-                    message=result.message and validation.own_message(result.message),
-                )
-                shown = result.task or result.message
-            for middleware in reversed(self._middlewares):
-                await middleware.after_dispatch(envelope, shown)
-        return result
+        call = CallContext(scope, request_context=envelope.context, email=email, acting=acting)
+        return envelope, request, call
+
+    async def _perform_with_blobs(
+        self, blobs: BlobAddresses, operation: Operation, request: Any, call: CallContext, exchange: IncomingRequest
+    ) -> Any:
+        """Perform an operation whose request and result may name blobs by their addresses."""
+        if isinstance(request, SendMessageRequest):
+            request = await blobs.localized(request, call.scope, exchange)
+        return blobs.addressed(await self._perform(operation, request, call, exchange), call.scope, exchange)
 
     def _perform(
         self, operation: Operation, request: Any, call: CallContext, exchange: IncomingRequest
@@ -211,6 +247,8 @@ class Dispatcher:
         if exchange.protocol != call.protocol:
             call.protocol = exchange.protocol
         call.on_accepted, call.large_reads = exchange.on_accepted, exchange
+        if self._settings.audit:
+            call.address = client_address(exchange, self._settings) or "unknown"
         if exchange.answers_by_context:
             call.answers_by_context = True
         if operation.streams and self._streams is not None:

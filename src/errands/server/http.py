@@ -103,6 +103,9 @@ class A2AApp:
         elif (page := self._pages.get(path)) is not None:
             if await _allows(exchange, "GET", "HEAD"):
                 await page(exchange)
+        elif self._server.blob_pages is not None and (place := self._server.blob_pages.match(path)) is not None:
+            if await _allows(exchange, *place.methods):
+                await self._server.blob_pages.serve(exchange, place)
         else:
             found = dispatcher.routes.match(exchange.method, path, exchange.header(b"a2a-version"))
             if found is None:

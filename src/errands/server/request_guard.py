@@ -50,6 +50,11 @@ def check_content_type(
     raise ContentTypeNotSupportedError(f"Content-Type must be {types}, not {kind[:100] or 'left out'}")
 
 
+def needs_preflight(exchange: HttpExchange) -> bool:
+    """Return whether a web page may have sent the request without the server having been asked first."""
+    return b"origin" in exchange.headers and _PREFLIGHTED.isdisjoint(exchange.headers)
+
+
 def check_host_header(exchange: HttpExchange) -> None:
     """Raise `InvalidRequestError` for several `Host` headers, or none where HTTP/1.1 requires one."""
     hosts = sum(name == b"host" for name, _ in exchange.scope["headers"])
@@ -87,7 +92,7 @@ def check_host_name(exchange: HttpExchange, settings: Settings) -> None:
 
 
 def client_address(exchange: IncomingRequest, settings: Settings) -> str:
-    """Return the address of the client, of an IPv6 address its network of 64 bits; "" if it is not known.
+    """Return the address of the client; "" if it is not known.
 
     Behind proxies that are trusted, it is the one that the first of them has added to `X-Forwarded-For`. What is before
     that may be invented by the client.
@@ -96,16 +101,22 @@ def client_address(exchange: IncomingRequest, settings: Settings) -> str:
         values = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name == b"x-forwarded-for"]
         added = ",".join(values).split(",")
         if len(added) >= settings.forwarded_proxies:
-            address = added[-settings.forwarded_proxies].strip()
-            if len(address) <= _MAX_CACHED and (network := _network_of(address)):
-                return network
+            forwarded = added[-settings.forwarded_proxies].strip()
+            if len(forwarded) <= _MAX_CACHED and (address := _address_in(forwarded)):
+                return address
     client = exchange.scope.get("client")
-    return _network_of(client[0]) or client[0] if client else ""
+    return _address_in(client[0]) or client[0] if client else ""
+
+
+def client_network(exchange: IncomingRequest, settings: Settings) -> str:
+    """Return the same, but of an IPv6 address its network of 64 bits: one client has all of it."""
+    address = client_address(exchange, settings)
+    return _network_of(address) if ":" in address else address
 
 
 @lru_cache(maxsize=4096)
-def _network_of(text: str) -> str:
-    """Return an address, with or without a port, as one text; "" if it is not an address."""
+def _address_in(text: str) -> str:
+    """Return an address that may have a port; "" if it is not an address."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
@@ -114,12 +125,12 @@ def _network_of(text: str) -> str:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return ""
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    # A client of IPv6 has a whole network of 64 bits.
-    return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+@lru_cache(maxsize=4096)
+def _network_of(address: str) -> str:
+    return str(ipaddress.ip_network((address, 64), strict=False)) if _is_address(address) else address
 
 
 def is_loopback(host: str) -> bool:
