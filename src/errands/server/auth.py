@@ -144,12 +144,12 @@ class ApiKeyAuth(AuthScheme):
         found = ApiKeys[Caller]()
         for key, holder in holders.items():
             if not isinstance(key, str) or not key.strip():
-                raise ConfigurationError("keys must be texts that are not empty: an empty key would admit everyone")
+                raise ConfigurationError("keys must be texts that are not empty: an empty key would admit every caller")
             hashed = _hash_in(key) if key.startswith(HASHED) else hash_of(key)
             caller = Caller(owner=holder or name_of(hashed)) if isinstance(holder, str) else check_caller(holder)
             found[hashed] = msgspec.structs.replace(caller, scheme=self.name)
         if not found:
-            raise ConfigurationError("ApiKeyAuth needs at least one key; without one, nobody could use the agent")
+            raise ConfigurationError("ApiKeyAuth needs at least one key; without one, no caller could use the agent")
         self._keys = found
 
     async def authenticate(self, request: Request) -> Caller | None:
@@ -188,7 +188,7 @@ class MutualTLSAuth(AuthScheme):
 
     It is the certificate of the connection, if the server knows it (the `tls` extension of ASGI). Behind a proxy, name
     the `header` in which it forwards certificates (as RFC 9440, or as percent-encoded PEM), and the addresses or
-    networks of the `trusted_proxies`: the header of everyone else is ignored. The server or the proxy verifies that
+    networks of the `trusted_proxies`: the header of other clients is ignored. The server or the proxy verifies that
     certificates come from an authority that is trusted to name callers.
 
     `identity` says what of a certificate names the owner: `subject` (as in RFC 4514), `common_name`, `uri`, `dns` or
@@ -222,8 +222,8 @@ class MutualTLSAuth(AuthScheme):
             raise ConfigurationError(f"invalid trusted_proxies: {error}") from None
         if bool(header) != bool(self._proxies):
             raise ConfigurationError(
-                "header and trusted_proxies belong together: name the proxies that set the header, as everyone else "
-                "could write any certificate into it"
+                "header and trusted_proxies belong together: name the proxies that set the header, as other "
+                "clients could write any certificate into it"
             )
         self._callers: dict[str, Caller] | None = None
         if callers is not None:

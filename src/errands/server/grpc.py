@@ -308,12 +308,13 @@ class GrpcRequest(IncomingRequest):
 
     @cached_property
     def scope(self) -> Scope:  # type: ignore[override]
+        connection = self._context.auth_context()
         return {
             "type": "http",
             "http_version": "2",
             "method": "POST",
-            "scheme": "https" if (secured := self._context.auth_context()) else "http",
-            "extensions": {"tls": {"client_cert_chain": [one.decode() for one in secured.get("x509_pem_cert", ())]}},
+            "scheme": "https" if connection.get("transport_security_type") == [b"ssl"] else "http",
+            "extensions": {"tls": {"client_cert_chain": [one.decode() for one in connection.get("x509_pem_cert", ())]}},
             "path": self._path,
             "raw_path": self._path.encode(),
             "query_string": b"",

@@ -57,7 +57,7 @@ def check_algorithms(algorithms: Iterable[str], *, shared_keys: bool) -> list[st
             known = ", ".join(sorted(_Registry.algorithms.keys() - {"none"}))
             raise ConfigurationError(f"invalid algorithm {name!r}: expected some of {known}")
         if name.startswith("HS") and not shared_keys:
-            # A public key that is taken for a shared one would let everyone sign.
+            # A public key that is taken for a shared one would let every client sign.
             raise ConfigurationError(f"the algorithm {name} needs a shared key: pass keys=[...] with a key of type oct")
     if not found:
         raise ConfigurationError("algorithms must name at least one")

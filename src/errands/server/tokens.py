@@ -299,8 +299,8 @@ class IssuerKeys:
     """The keys of an issuer: fetched when they are first needed, and again when they are old.
 
     A token that names an unknown key has them fetched at once, because issuers change their keys, but not more often
-    than every `retry_after` seconds, whoever sends such tokens. All requests wait for the same fetch. Old keys are used
-    while new ones are fetched, and for an hour if the issuer cannot be reached.
+    than every `retry_after` seconds, so that strangers cannot make the server ask all the time. All requests wait for
+    the same fetch. Old keys are used while new ones are fetched, and for an hour if the issuer cannot be reached.
     """
 
     def __init__(
