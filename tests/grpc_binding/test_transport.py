@@ -135,7 +135,10 @@ async def test_the_extended_card_is_read(version: str) -> None:
 
 @pytest.mark.parametrize("operation", PUSH)
 async def test_what_the_agent_does_not_offer_is_its_error(version: str, operation: str) -> None:
-    async with over_grpc(Echo()) as served, transport_to(served.address, version) as transport:
+    async with (
+        over_grpc(Echo(), push_notifications=False) as served,
+        transport_to(served.address, version) as transport,
+    ):
         with pytest.raises(PushNotificationNotSupportedError):
             await ask(transport, operation, PUSH[operation])
 
