@@ -718,6 +718,12 @@ async def _in_pieces(content: bytes | AsyncIterator[bytes]) -> AsyncIterator[byt
 _IN_LOG = b'"url":"' + SCHEME.encode()
 
 
+def blob_prefix(base_url: str, tenant: str) -> str:
+    """Return what the addresses of a tenant's blobs begin with, at a server with this address."""
+    base = base_url.rstrip("/")
+    return f"{base}/{quote(tenant, safe='')}/blobs/" if tenant else f"{base}/blobs/"
+
+
 def with_addresses(event: bytes, prefix: str) -> bytes:
     """Return an event of the log as clients are shown it: with addresses, which begin with `prefix`, of its blobs."""
     if _IN_LOG not in event:

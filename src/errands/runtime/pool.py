@@ -161,6 +161,7 @@ class WorkerPool:
         #: While draining: set when nothing runs any more.
         self._idle = asyncio.Event()
         self._on_expiry: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._on_sweep: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._forcing: set[asyncio.Task[None]] = set()
         #: Tasks of this process that its turns wait for.
         self._awaited: list[tuple[str, Scope]] = []
@@ -172,6 +173,10 @@ class WorkerPool:
     def on_expiry(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have `call` end the tasks that are too late, at intervals, where turns are run."""
         self._on_expiry.append(call)
+
+    def on_sweep(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have `call` delete what is no longer needed, every sweep interval."""
+        self._on_sweep.append(call)
 
     # Starting and stopping
 
@@ -581,6 +586,8 @@ class WorkerPool:
         while True:
             await asyncio.sleep(self._settings.sweep_interval)
             await self._guarded(self._engine.sweep(every=self._settings.sweep_interval))
+            for call in self._on_sweep:
+                await self._guarded(call())
 
     async def _expiry_loop(self) -> None:
         """End tasks that take or wait too long: a short `task_timeout` is not exceeded by more than a tenth."""

@@ -28,13 +28,15 @@ from typing import NamedTuple
 
 import httpcore
 import httpx
+import msgspec
 
 from errands.engines.base import Engine
 from errands.errors import ConfigurationError, ErrandsError, InvalidParamsError, TaskNotFoundError
-from errands.model import requests
+from errands.model import core, requests
 from errands.model.log import STREAMED_KINDS, Delivery, OutboxEntry, PushConfig
 from errands.operations import OPERATIONS
 from errands.outbound import Outbound, OutboundError
+from errands.runtime.blobs import blob_prefix, with_addresses
 from errands.runtime.settings import ENV_PREFIX, Settings
 from errands.runtime.streams import snapshot
 from errands.version import __version__
@@ -42,6 +44,8 @@ from errands.wire import v0_3
 from errands.wire.v0_3_card import VERSION as V0_3
 
 logger = logging.getLogger(__name__)
+
+_decode = msgspec.json.Decoder(core.StreamResponse).decode
 
 #: Characters of the parts of a config.
 MAX_ID, MAX_URL, MAX_SECRET = 200, 2000, 4000
@@ -365,11 +369,18 @@ class PushSender:
         shown = [event for event in events if event.kind in STREAMED_KINDS]
         if gap or (shown and entry.config.protocol == V0_3):
             stored = await self._engine.load(entry.task_id, entry.scope)
-            body = snapshot(stored).data
+            body = self._with_addresses(snapshot(stored).data, entry.scope.tenant)
             if entry.config.protocol == V0_3:
-                body = v0_3.JSONRPC.write_response(OPERATIONS["GetTask"], stored.task)
+                body = v0_3.JSONRPC.write_response(OPERATIONS["GetTask"], _decode(body).task or stored.task)
             return [Notification(stored.version, body)], stored.version
-        return [Notification(event.version, event.data) for event in shown], last
+        tenant = entry.scope.tenant
+        return [Notification(event.version, self._with_addresses(event.data, tenant)) for event in shown], last
+
+    def _with_addresses(self, event: bytes, tenant: str) -> bytes:
+        """Return an event with addresses of large files that a receiver can use."""
+        if self._settings.blobs is None:
+            return event
+        return with_addresses(event, blob_prefix(self._settings.public_url or "", tenant))
 
     async def _settle(self, entry: OutboxEntry, position: int, due_at: int | None = None) -> bool:
         delivery = Delivery(

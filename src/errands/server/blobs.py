@@ -48,6 +48,7 @@ from errands.runtime.blobs import (
     BlobReference,
     Blobs,
     DamagedBlobError,
+    blob_prefix,
     with_addresses,
     with_parts,
 )
@@ -89,8 +90,7 @@ class BlobAddresses:
 
     def of(self, exchange: IncomingRequest, tenant: str) -> str:
         """Return what the addresses of a tenant's blobs begin with, for this client."""
-        base = base_url_of(exchange, self._settings).rstrip("/")
-        return f"{base}/{quote(tenant, safe='')}/blobs/" if tenant else f"{base}/blobs/"
+        return blob_prefix(base_url_of(exchange, self._settings), tenant)
 
     async def localized(
         self, request: SendMessageRequest, scope: Scope, exchange: IncomingRequest
