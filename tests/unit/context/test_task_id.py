@@ -26,7 +26,8 @@ async def test_task_id_is_a_uuid() -> None:
 
     task_id = (await run(handle)).text
     assert task_id is not None
-    assert str(uuid.UUID(task_id, version=4)) == task_id
+    assert str(uuid.UUID(task_id)) == task_id
+    assert uuid.UUID(task_id).version == 7
 
 
 async def test_task_id_stays_the_same_in_every_turn_of_a_task(storage: str) -> None:
