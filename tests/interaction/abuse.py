@@ -21,6 +21,8 @@ from uuid import uuid4
 
 import uvloop
 
+#: Where the clients connect from. Those that guess keys use up the requests of their address.
+HONEST_ADDRESS, HOSTILE_ADDRESS, GUESSING_ADDRESS = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 #: Requests per second of one honest client.
 PACE = 25
 #: The accounts that all hostile clients share, and those of the streams that are never read.
@@ -70,15 +72,12 @@ class Clients:
         self._host, self._port = address.hostname or "", address.port or 80
         self._end = time.monotonic() + seconds
         self._clients, self._streams = clients, streams
-        #: The address from which the clients connect.
-        self._source = ""
         self.taken: list[float] = []
         self.failures: list[str] = []
         self.statuses: Counter[str] = Counter()
 
-    async def connect(self) -> Connection:
-        source = (self._source, 0) if self._source else None
-        return Connection(*await asyncio.open_connection(self._host, self._port, local_addr=source))
+    async def connect(self, source: str = HOSTILE_ADDRESS) -> Connection:
+        return Connection(*await asyncio.open_connection(self._host, self._port, local_addr=(source, 0)))
 
     @property
     def goes_on(self) -> bool:
@@ -90,7 +89,7 @@ class Clients:
         await asyncio.gather(*(self._honest_client(HONEST[number]) for number in range(self._clients)))
 
     async def _honest_client(self, key: str) -> None:
-        connection = await self.connect()
+        connection = await self.connect(HONEST_ADDRESS)
         await asyncio.sleep(random.random() / PACE)
         while self.goes_on:
             began = time.perf_counter()
@@ -101,7 +100,7 @@ class Clients:
                     self.failures.append(f"{status} {body[:300]!r}")
             except (OSError, EOFError) as error:
                 self.failures.append(repr(error))
-                connection = await self.connect()
+                connection = await self.connect(HONEST_ADDRESS)
             took = time.perf_counter() - began
             self.taken.append(took)
             await asyncio.sleep(max(1 / PACE - took, 0))
@@ -109,7 +108,6 @@ class Clients:
     # Hostile clients
 
     async def hostile(self) -> None:
-        self._source = "127.0.0.2"
         kinds: list[Callable[[str], Awaitable[str]]] = [
             self._giant_body,
             self._nested_body,
@@ -136,10 +134,10 @@ class Clients:
             # As far away as an attacker over a network: this machine does the work of all sides.
             await asyncio.sleep(0.05)
 
-    async def _ask(self, key: str, path: str, body: bytes | None = None, method: str = "POST") -> str:
-        connection = await self.connect()
+    async def _ask(self, key: str, path: str, body: bytes, source: str = HOSTILE_ADDRESS) -> str:
+        connection = await self.connect(source)
         try:
-            await connection.send(key, path, body, method)
+            await connection.send(key, path, body)
             return str((await connection.answer())[0])
         finally:
             connection.writer.close()
@@ -190,7 +188,7 @@ class Clients:
             connection.writer.close()
 
     async def _guesses_keys(self, key: str) -> str:
-        return await self._ask(str(uuid4()), "/message:send", send_body("hi"))
+        return await self._ask(str(uuid4()), "/message:send", send_body("hi"), GUESSING_ADDRESS)
 
     async def _webhooks(self, key: str) -> str:
         config = json.dumps({"url": "http://127.0.0.1:9/", "taskId": str(uuid4())}).encode()

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the size of a process is read from /proc"),
 ]
 
-SECONDS, CLIENTS, STREAMS = (120, 200, 1000) if LONG else (6, 40, 100)
+SECONDS, CLIENTS, STREAMS = (120, 200, 1000) if LONG else (4, 40, 100)
 #: Another process may take the core at the wrong moment.
 TRIES = 1 if LONG else 3
 #: Megabytes by which the server may grow: what it may hold for its clients, and what large requests take while they
