@@ -73,6 +73,8 @@ CONTEXT_READS = {
     ),
     *("previous_artifacts", "reference_task_ids", "request_context", "request_metadata", "requested_extensions"),
     *("task_id", "tenant", "turn_ended", "user_text"),
+    # Files beside the log: what is stored changes nothing until an event refers to it.
+    *("read_file", "store_file"),
 }
 
 UPDATER_WRITES: dict[str, list[Write]] = {

@@ -108,6 +108,7 @@ class TaskContext:
         `content` are bytes, the path of a file, or pieces as they come; a file is never in memory as a whole. Raises
         `ConfigurationError` without the setting `blobs`.
         """
+        self._turn.check_open()
         blobs = self._turn.journal.blobs
         if blobs is None:
             raise ConfigurationError("store_file needs a place for files: set ERRANDS_BLOBS")

@@ -237,7 +237,7 @@ class Turn:
         except UnicodeEncodeError as error:
             raise unwritable(error) from None
         if self.overseer is not None and not approved:
-            self._check_open()
+            self.check_open()
             if self.overseer.hold_back(kind, update):
                 return False
         piece = update.artifact_update
@@ -260,7 +260,7 @@ class Turn:
 
     def tell(self, update: core.StreamResponse) -> None:
         """Show an event to readers in this process, without storing it."""
-        self._check_open()
+        self.check_open()
         self.journal.engine.tell(self.task_id, encode(update))
 
     def note(self, record: bytes) -> None:
@@ -274,7 +274,8 @@ class Turn:
             return errors.TaskTerminalStateError(f"Task {self.task_id} was canceled by force", taskId=self.task_id)
         return self._failure
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise why nothing can be written any more, if that is so."""
         if (refusal := self.refusal) is not None:
             raise refusal
         if self.ended:
@@ -282,7 +283,7 @@ class Turn:
 
     async def remember(self, context: bytes) -> None:
         """Keep a value for the task's conversation; durable when this returns."""
-        self._check_open()
+        self.check_open()
         await self.journal.commit(
             Change(
                 task_id=self.task_id,
@@ -294,7 +295,7 @@ class Turn:
         )
 
     def _window(self) -> Batch:
-        self._check_open()
+        self.check_open()
         if self._pending is None:
             self._pending = Batch()
         if self._flusher is None:
@@ -418,7 +419,7 @@ class Turn:
     async def finish(self, ending: Ending) -> None:
         """End the turn without asking the overseer."""
         if self.ended:
-            self._check_open()
+            self.check_open()
         if ending.state is core.CANCELED and self.expired is not None:
             for record in self.expired.records:
                 self.note(record)
