@@ -15,6 +15,7 @@ import httpx
 from starlette.types import Message
 
 from errands.client import A2AClient
+from errands.client.credentials import grpc_origin
 from errands.errors import ConfigurationError
 from errands.interop import ExecutorLike, is_executor_class
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
@@ -127,12 +128,12 @@ async def connect(
     if isinstance(agent, A2AServer) and server_options:
         raise ConfigurationError(f"pass {', '.join(server_options)} to A2AServer: this server exists already")
     server = agent if isinstance(agent, A2AServer) else serve(agent, **server_options)
-    async with (
-        server,
-        http_client(server) as http,
-        A2AClient(BASE_URL, httpx_client=http, **(client or {})) as connected,
-    ):
-        yield connected
+    async with server, http_client(server) as http:
+        # gRPC has a real address, to which credentials for this server may go.
+        origins = [grpc_origin(server.cards.grpc_address)] if server.cards.grpc_address else []
+        options = {"httpx_client": http, "allow_origins": origins, **(client or {})}
+        async with A2AClient(BASE_URL, **options) as connected:
+            yield connected
 
 
 def serve(agent: Worker | ExecutorLike, **options: Any) -> A2AServer:

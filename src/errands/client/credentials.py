@@ -64,11 +64,15 @@ class Origins(NamedTuple):
 
     def admits_grpc(self, url: str) -> bool:
         """Return the same for an address of gRPC: any port of the agent's host is admitted, but not without its TLS."""
-        scheme, _, rest = url.rpartition("://")
-        is_secure, host = scheme in ("https", "grpcs"), urlsplit(f"//{rest}").hostname
-        agent = urlsplit(self.agent)
-        same_host = host == agent.hostname and (is_secure or agent.scheme == "http")
-        return same_host or origin_of(f"{'https' if is_secure else 'http'}://{rest}") in self.allowed
+        origin, agent = urlsplit(grpc_origin(url)), urlsplit(self.agent)
+        is_secure_enough = origin.scheme == "https" or agent.scheme == "http"
+        return (origin.hostname == agent.hostname and is_secure_enough) or grpc_origin(url) in self.allowed
+
+
+def grpc_origin(url: str) -> str:
+    """Return the origin of an address of gRPC, which may be just `host:port`, as `allow_origins` has it."""
+    scheme, _, rest = url.rpartition("://")
+    return origin_of(f"{'https' if scheme in ('https', 'grpcs') else 'http'}://{rest}")
 
 
 class Occasion(NamedTuple):

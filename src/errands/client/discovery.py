@@ -14,7 +14,7 @@ import msgspec
 
 from errands.client import http_requests, http_transport
 from errands.client.agent_session import RetryPolicy, TransientError, Transport
-from errands.client.credentials import Authorization, ClientCertificate, Origins
+from errands.client.credentials import Authorization, ClientCertificate, Origins, grpc_origin
 from errands.client.errors import AgentNotFoundError, ForeignOriginError, NoCommonProtocolError, ProtocolError
 from errands.errors import ConfigurationError, UnavailableError
 from errands.model.card import AgentCard
@@ -249,7 +249,7 @@ def choose_interface(
             is_plain = face.url.isprintable() and urlsplit(face.url).username is None
             is_usable = is_plain and urlsplit(url).scheme in {"http", "https"}
         if is_usable and origins is not None and not _admitted(origins, dialect, url):
-            foreign.append(url if dialect == "grpc" else http_requests.origin_of(url))
+            foreign.append(_origin(dialect, url))
         elif is_usable:
             return Choice(binding, spoken, url, dialect, face.tenant or tenant)
     if foreign and origins is not None:
@@ -266,9 +266,13 @@ def _admitted(origins: Origins, dialect: ClientDialect | Literal["grpc"], url: s
     return origins.admits_grpc(url) if dialect == "grpc" else origins.admits(url)
 
 
+def _origin(dialect: ClientDialect | Literal["grpc"], url: str) -> str:
+    return grpc_origin(url) if dialect == "grpc" else http_requests.origin_of(url)
+
+
 def foreign_origin(choice: Choice, origins: Origins) -> str | None:
     """Return the origin of an interface if secrets must not go there."""
-    return None if _admitted(origins, choice.dialect, choice.url) else http_requests.origin_of(choice.url)
+    return None if _admitted(origins, choice.dialect, choice.url) else _origin(choice.dialect, choice.url)
 
 
 def open_transport(

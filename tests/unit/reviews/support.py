@@ -79,8 +79,13 @@ class People:
     @asynccontextmanager
     async def __call__(self, *names: str) -> AsyncIterator[list[A2AClient]]:
         async with http_client(self.server) as http:
+            # gRPC has a real address, and the server's own one is made up.
+            options: dict[str, Any] = {
+                "httpx_client": http,
+                "allow_origins": [f"http://127.0.0.1:{self.server.grpc_port}"],
+            }
             clients = [
-                A2AClient(BASE_URL, httpx_client=http, headers={"Authorization": f"Bearer {name}"}, **self._wishes)
+                A2AClient(BASE_URL, headers={"Authorization": f"Bearer {name}"}, **options, **self._wishes)
                 for name in names
             ]
             for client in clients:
