@@ -40,7 +40,7 @@ STATUS: dict[str, ErrorStatus] = {
     "INVALID_PARAMS": ErrorStatus(-32602, 400, "INVALID_ARGUMENT"),
     "INTERNAL": ErrorStatus(-32603, 500, "INTERNAL"),
     # The specification leaves these to the server. Codes at the end of the A2A range avoid those of later versions.
-    "TOO_MANY_PUSH_CONFIGS": ErrorStatus(-32094, 429, "RESOURCE_EXHAUSTED"),
+    "TOO_MANY_PUSH_CONFIGS": ErrorStatus(-32094, 400, "FAILED_PRECONDITION"),
     "OVERLOADED": ErrorStatus(-32095, 503, "UNAVAILABLE"),
     "UNAVAILABLE": ErrorStatus(-32096, 503, "UNAVAILABLE"),
     "PERMISSION_DENIED": ErrorStatus(-32097, 403, "PERMISSION_DENIED"),
