@@ -40,7 +40,7 @@ STATUS: dict[str, ErrorStatus] = {
     "INVALID_PARAMS": ErrorStatus(-32602, 400, "INVALID_ARGUMENT"),
     "INTERNAL": ErrorStatus(-32603, 500, "INTERNAL"),
     # The specification leaves these to the server. Codes at the end of the A2A range avoid those of later versions.
-    "TOO_MANY_PUSH_CONFIGS": ErrorStatus(-32090, 429, "RESOURCE_EXHAUSTED"),
+    "TOO_MANY_PUSH_CONFIGS": ErrorStatus(-32090, 400, "FAILED_PRECONDITION"),
     "TOO_MANY_BYTES": ErrorStatus(-32091, 429, "RESOURCE_EXHAUSTED"),
     "TOO_MANY_STREAMS": ErrorStatus(-32092, 429, "RESOURCE_EXHAUSTED"),
     "TOO_MANY_TASKS": ErrorStatus(-32093, 429, "RESOURCE_EXHAUSTED"),

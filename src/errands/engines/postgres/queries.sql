@@ -575,7 +575,8 @@ INSERT INTO schema_versions (version, oldest) VALUES ($1, $2)
 
 -- name: upsert_push
 -- Adds a push config. One that replaces another continues where that was, and is tried now; its holder loses its lease.
-INSERT INTO pushes (task_id, id, agent, host, config, delivered) VALUES ($1, $2, $3, $4, $5, $6::integer)
+INSERT INTO pushes (task_id, id, agent, host, config, delivered, due_at)
+VALUES ($1, $2, $3, $4, $5, $6::integer, $8::bigint)
 ON CONFLICT (task_id, id) DO UPDATE SET
     host = excluded.host, config = excluded.config, claim = pushes.claim + 1, due_at = $7::bigint,
     attempts = 0, failed_at = NULL, error = '', dead = false

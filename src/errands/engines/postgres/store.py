@@ -306,7 +306,10 @@ async def _fill_outbox(connection: Connection, row: TaskRow, judged: Judged) -> 
     change, task_id = judged.change, storable(row.id)
     if (config := change.push) is not None:
         names = storable(config.id), storable(row.scope.agent), config.host, storable(encode(config).decode())
-        await connection.execute(QUERIES["upsert_push"], task_id, *names, judged.before.version, change.at)
+        position = judged.before.version, change.at, change.at if judged.fills_outbox else None
+        await connection.execute(QUERIES["upsert_push"], task_id, *names, *position)
+        if judged.head.pushes == (config.id,):
+            return
     if change.drop_push is not None:
         await connection.execute(QUERIES["drop_push"], task_id, storable(change.drop_push))
     if judged.fills_outbox:

@@ -420,7 +420,8 @@ SELECT EXISTS (
 
 -- name: upsert_push
 -- Adds a push config. One that replaces another continues where that was, and is tried now; its holder loses its lease.
-INSERT INTO pushes (task, id, agent, host, config, delivered) VALUES (:task, :id, :agent, :host, :config, :delivered)
+INSERT INTO pushes (task, id, agent, host, config, delivered, due_at)
+VALUES (:task, :id, :agent, :host, :config, :delivered, :due_at)
 ON CONFLICT (task, id) DO UPDATE SET
     host = excluded.host, config = excluded.config, claim = claim + 1, due_at = :at,
     attempts = 0, failed_at = NULL, error = '', dead = 0

@@ -353,8 +353,11 @@ def _fill_outbox(connection: sqlite3.Connection, accepted: Accepted) -> None:
     row, judged, change = accepted.row, accepted.judged, accepted.judged.change
     if change.push is not None:
         config = {"id": change.push.id, "host": change.push.host, "config": json_text(change.push)}
-        entry = {"task": row.no, "agent": row.scope.agent, "delivered": judged.before.version, "at": change.at}
-        connection.execute(QUERIES["upsert_push"], {**config, **entry})
+        due_at = change.at if judged.fills_outbox else None
+        entry = {"task": row.no, "agent": row.scope.agent, "delivered": judged.before.version, "due_at": due_at}
+        connection.execute(QUERIES["upsert_push"], {**config, **entry, "at": change.at})
+        if judged.head.pushes == (change.push.id,):
+            return
     if change.drop_push is not None:
         connection.execute(QUERIES["drop_push"], (row.no, change.drop_push))
     if judged.fills_outbox:
