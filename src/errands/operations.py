@@ -29,7 +29,7 @@ class Operation(NamedTuple):
 
     @property
     def reads(self) -> bool:
-        """Whether it only shows what is there."""
+        """Return whether it changes nothing."""
         return self.http_method == "GET" or self.name == "SubscribeToTask"
 
 

@@ -49,7 +49,10 @@ _INVALID_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 @cache
 def _status_line(status: int) -> bytes:
-    phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
     return f"HTTP/1.1 {status} {phrase}\r\n".encode("ascii")
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import httpx
 import msgspec
 
-from errands.client.credentials import Authorization
+from errands.client.credentials import ChosenCredentials
 from errands.client.errors import AgentCapabilityError, AgentTimeoutError, AgentUnreachableError, AnswerLostError
 from errands.client.http_requests import RequestSecrets
 from errands.errors import A2AError, AuthenticationRequiredError, UnsupportedOperationError
@@ -152,7 +152,7 @@ class AgentSession:
     timeout: float | None
     #: The operations that the dialect does not have.
     lacks: frozenset[str] = frozenset()
-    authorization: Authorization = field(default_factory=Authorization)
+    authorization: ChosenCredentials = field(default_factory=ChosenCredentials)
     #: The origin of the interface, if credentials that are given for a single call must not go there.
     foreign_origin: str | None = None
 

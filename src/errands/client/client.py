@@ -29,7 +29,7 @@ from errands.client.credentials import (
     without_card,
 )
 from errands.client.errors import ForeignOriginError, NotConnectedError, ProtocolError
-from errands.client.files import Files, allowed_origins
+from errands.client.files import AgentFiles, allowed_origins
 from errands.client.http_requests import SECRET_HEADERS, checked_headers, origin_of
 from errands.client.results import ClientResult, ListResult, ResultMemory, StreamEvent, text_pieces
 from errands.client.task_stream import TaskStream, wait_until
@@ -119,7 +119,7 @@ class A2AClient:
         self._given_card = card
         self._verifier = None if verify_card is None else _make_verifier(verify_card)
         self._download_from = allowed_origins(download_from)
-        self._files: Files | None = None
+        self._files: AgentFiles | None = None
         self._source: discovery.CardSource | None = None
         self._session: AgentSession | None = None
         self._memory = ResultMemory()
@@ -177,7 +177,7 @@ class A2AClient:
             certificate=self._certificate,
         )
         self._transports.append(transport)
-        self._files = Files(
+        self._files = AgentFiles(
             http,
             (self._url, choice.url),
             headers=self._headers,
@@ -263,7 +263,7 @@ class A2AClient:
 
     @property
     def wanted_credentials(self) -> str:
-        """What the card asks of callers, in words; "" for nothing. Raises `NotConnectedError`."""
+        """Return in words what the card asks of callers; "" for nothing. Raises `NotConnectedError`."""
         return self._connected().authorization.wanted
 
     def authorization_error(self, result: ClientResult) -> AuthenticationRequiredError:

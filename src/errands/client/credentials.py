@@ -438,7 +438,7 @@ def offered(credentials: CredentialsLike | None) -> list[Offered]:
 
 
 @dataclass
-class Authorization:
+class ChosenCredentials:
     """The credentials that go with every request to one agent."""
 
     http: httpx.AsyncClient | None = None
@@ -477,10 +477,10 @@ class Authorization:
         return error
 
 
-def without_card(credentials: Sequence[Offered], http: httpx.AsyncClient, origins: Origins) -> Authorization:
+def without_card(credentials: Sequence[Offered], http: httpx.AsyncClient, origins: Origins) -> ChosenCredentials:
     """Return the authorization to fetch the card itself with: the credentials that need no card."""
     parts = [(one.credential, None, ()) for one in credentials if one.credential.is_complete]
-    return Authorization(http, origins, list(parts))
+    return ChosenCredentials(http, origins, list(parts))
 
 
 def authorize(
@@ -489,7 +489,7 @@ def authorize(
     origins: Origins,
     credentials: Sequence[Offered],
     for_call: Sequence[Offered] = (),
-) -> Authorization:
+) -> ChosenCredentials:
     """Return the credentials that meet a requirement of the card, those `for_call` before the others.
 
     Raises `CredentialsError` if there are credentials and none meets a requirement.
@@ -497,7 +497,7 @@ def authorize(
     wanted = describe(card)
     given = [*for_call, *credentials]
     if not given:
-        return Authorization(http, origins, wanted=wanted)
+        return ChosenCredentials(http, origins, wanted=wanted)
     if not card.security_requirements:
         everything = without_card(given, http, origins)
         everything.wanted = wanted
@@ -514,9 +514,9 @@ def authorize(
         else:
             used = [credential for credential, *_ in parts]
             if parts and all(one.credential in used for one in for_call):
-                return Authorization(http, origins, parts, wanted)
+                return ChosenCredentials(http, origins, parts, wanted)
     if any(not requirement.schemes for requirement in card.security_requirements) and not for_call:
-        return Authorization(http, origins, wanted=wanted)  # anonymous callers are welcome
+        return ChosenCredentials(http, origins, wanted=wanted)  # anonymous callers are welcome
     names = ", ".join(dict.fromkeys(type(one.credential).__name__ for one in given))
     raise CredentialsError(f"agent {card.name!r} asks for {wanted}, which is not met by {names}")
 

@@ -14,7 +14,7 @@ import msgspec
 
 from errands.client import http_requests, http_transport
 from errands.client.agent_session import RetryPolicy, TransientError, Transport
-from errands.client.credentials import Authorization, ClientCertificate, Origins, grpc_origin
+from errands.client.credentials import ChosenCredentials, ClientCertificate, Origins, grpc_origin
 from errands.client.errors import AgentNotFoundError, ForeignOriginError, NoCommonProtocolError, ProtocolError
 from errands.errors import ConfigurationError, UnavailableError
 from errands.model.card import AgentCard
@@ -58,7 +58,7 @@ class CardSource:
     #: Raises unless the card is signed as the caller requires.
     verifier: Callable[[AgentCard, bytes], Awaitable[object]] | None = None
     #: The credentials that need no card, sent only when the server asks for some.
-    authorization: Authorization = field(default_factory=Authorization)
+    authorization: ChosenCredentials = field(default_factory=ChosenCredentials)
     #: Where the card was found, and what the server there calls itself.
     found_at: str | None = None
     software: bytes = b""

@@ -58,7 +58,7 @@ class UploadOffer(msgspec.Struct, frozen=True):
         return None
 
 
-class Files:
+class AgentFiles:
     """Uploads and downloads of one client. `own` are addresses of the agent, `allowed` other origins."""
 
     def __init__(

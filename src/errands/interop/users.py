@@ -7,7 +7,7 @@ from a2a.auth.user import UnauthenticatedUser, User
 from errands.runtime.executor import ServerCallContext
 
 
-class Caller(User):
+class SdkUser(User):
     """The owner that middleware has set."""
 
     def __init__(self, name: str) -> None:
@@ -23,4 +23,4 @@ class Caller(User):
 
 
 def caller_of(call: ServerCallContext) -> User:
-    return Caller(call.user.user_name) if call.user.is_authenticated else UnauthenticatedUser()
+    return SdkUser(call.user.user_name) if call.user.is_authenticated else UnauthenticatedUser()

@@ -97,7 +97,7 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def reference(self) -> BlobReference:
-        """How the log refers to it."""
+        """Return the reference by which the log names it."""
         return BlobReference(self.task_id, self.name)
 
 

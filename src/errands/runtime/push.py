@@ -141,7 +141,7 @@ def shown_config(config: PushConfig, task_id: str) -> requests.TaskPushNotificat
 # Requests
 
 
-class Notification(NamedTuple):
+class PushNotification(NamedTuple):
     """What one request says: the body, and the version up to which it tells the log."""
 
     version: int
@@ -192,7 +192,7 @@ class WebhookClient:
         if self._transport is not None:
             await self._transport.aclose()
 
-    def _headers(self, entry: OutboxEntry, notification: Notification, now: int) -> dict[str, str]:
+    def _headers(self, entry: OutboxEntry, notification: PushNotification, now: int) -> dict[str, str]:
         config = entry.config
         name, time = delivery_id(entry.task_id, config.id, notification.version), str(now // 1000)
         headers = {
@@ -212,7 +212,7 @@ class WebhookClient:
             headers["Webhook-Signature"] = f"v1,{base64.b64encode(digest).decode()}"
         return headers
 
-    async def post(self, entry: OutboxEntry, notification: Notification, now: int) -> None:
+    async def post(self, entry: OutboxEntry, notification: PushNotification, now: int) -> None:
         """Raise `_FailedError` unless the webhook answers with 2xx in time."""
         assert self._transport is not None
         timeouts = dict.fromkeys(("connect", "read", "write", "pool"), self._timeout)
@@ -359,7 +359,7 @@ class PushSender:
             logger.exception("push notifications of task %s could not be prepared", entry.task_id)
             await self._fail(entry, position, attempts, _FailedError(f"{type(error).__name__} in this server"))
 
-    async def _read(self, entry: OutboxEntry, after: int) -> tuple[list[Notification], int]:
+    async def _read(self, entry: OutboxEntry, after: int) -> tuple[list[PushNotification], int]:
         """Return what to send after a version, and how far that goes.
 
         In 0.3 a notification is the whole task, so one tells all that has happened; the same if events are gone.
@@ -372,9 +372,9 @@ class PushSender:
             body = self._with_addresses(snapshot(stored).data, entry.scope.tenant)
             if entry.config.protocol == V0_3:
                 body = v0_3.JSONRPC.write_response(OPERATIONS["GetTask"], _decode(body).task or stored.task)
-            return [Notification(stored.version, body)], stored.version
+            return [PushNotification(stored.version, body)], stored.version
         tenant = entry.scope.tenant
-        return [Notification(event.version, self._with_addresses(event.data, tenant)) for event in shown], last
+        return [PushNotification(event.version, self._with_addresses(event.data, tenant)) for event in shown], last
 
     def _with_addresses(self, event: bytes, tenant: str) -> bytes:
         """Return an event with addresses of large files that a receiver can use."""

@@ -127,23 +127,23 @@ class TrustedKeys:
     """
 
     def __init__(self, *sources: KeySource) -> None:
-        self._keys = [key for source in sources for key in _read_keys(source)]
+        self.keys = [key for source in sources for key in _read_keys(source)]
 
     def __repr__(self) -> str:
-        return f"TrustedKeys({', '.join(key.kid or key.thumbprint() for key in self._keys)})"
+        return f"TrustedKeys({', '.join(key.kid or key.thumbprint() for key in self.keys)})"
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self.keys)
 
     def __add__(self, other: TrustedKeys) -> TrustedKeys:
         both = TrustedKeys()
-        both._keys = [*self._keys, *other._keys]
+        both.keys = [*self.keys, *other.keys]
         return both
 
     def for_signature(self, kid: object) -> list[Key]:
         """Return the keys that may have made a signature with this key id."""
-        return [key for key in self._keys if kid in (key.kid, key.thumbprint())] or [
-            key for key in self._keys if key.kid is None
+        return [key for key in self.keys if kid in (key.kid, key.thumbprint())] or [
+            key for key in self.keys if key.kid is None
         ]
 
 
