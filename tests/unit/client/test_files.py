@@ -1,4 +1,4 @@
-"""Files at addresses that an agent names: the client fetches only what it may, and checks what it gets."""
+"""AgentFiles at addresses that an agent names: the client fetches only what it may, and checks what it gets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from errands.client import A2AClient, AgentCapabilityError, FileRefusedError, ProtocolError
 from errands.client.agent_session import RetryPolicy
-from errands.client.files import Files, allowed_origins
+from errands.client.files import AgentFiles, allowed_origins
 from errands.errors import ConfigurationError, PayloadTooLargeError, TaskNotFoundError
 from errands.model.base import encode
 from errands.model.card import BLOBS_EXTENSION, AgentCapabilities, AgentCard, AgentExtension
@@ -166,8 +166,8 @@ async def test_an_agent_that_knows_no_ranges_sends_it_all_again() -> None:
 # Other origins
 
 
-def files(allowed: str, outbound: Outbound | None = None) -> Files:
-    return Files(
+def files(allowed: str, outbound: Outbound | None = None) -> AgentFiles:
+    return AgentFiles(
         httpx.AsyncClient(transport=httpx.MockTransport(Agent().answer)),
         [URL],
         headers=SECRET,
