@@ -173,11 +173,11 @@ async def test_hosts_take_turns_and_none_has_more_than_its_share(
     assert [entry.task_id for entry in claimed if entry.config.host == "slow:80"] == ["t0", "t1"]
     asked: list[str] = []
 
-    def refuse(host: str) -> int:
+    def no_room(host: str) -> int:
         asked.append(host)
         return 0
 
-    assert await engine.claim_deliveries(AGENT, 9, refuse, clock() + LEASE) == []
+    assert await engine.claim_deliveries(AGENT, 9, no_room, clock() + LEASE) == []
     assert asked == ["slow:80"]
     assert len(await claim(engine, clock, limit=1)) == 1
 
