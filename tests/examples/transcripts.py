@@ -25,7 +25,7 @@ from tests.unit.cli.processes import LongServed, Running, Served
 #: As the page writes it.
 ADDRESS = "127.0.0.1:8000"
 
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[47][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MOVING = [
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "TIME"),
     (re.compile(r"\b\d+[smh]\b"), "SPAN"),
