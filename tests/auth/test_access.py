@@ -13,6 +13,8 @@ import pytest
 from errands import A2AServer, AccessRule, ApiKeyAuth, Caller, TaskContext, Worker
 from errands.engines.memory import MemoryEngine
 from errands.errors import ConfigurationError
+from errands.model.log import Scope
+from errands.policy.audit import entries_of, read_log
 from errands.testing import http_client, serve
 from tests.grpc_binding.serving import over_grpc, refusal, send
 from tests.unit.reviews.support import Reviewed
@@ -108,6 +110,17 @@ async def test_a_service_account_acts_for_users() -> None:
         assert (await agent.get("b", f"/tasks/{task_id}")).status_code == 404
         # Its rule excepts this.
         assert (await agent.post("service", f"/tasks/{task_id}:cancel")).status_code == 404
+
+
+async def test_the_audit_trail_names_who_acted_and_not_for_whom() -> None:
+    async with api(audit=True) as agent:
+        task_id = await agent.open("service", headers={"Errands-Owner": "alice"})
+        await agent.send("a", taskId=task_id)
+        await agent.post("operator", f"/tasks/{task_id}:cancel")
+        stored = await agent.server.engine.load(task_id, Scope("acme", "alice", agent.server.agent_card.name))
+        log = await read_log(agent.server.engine, stored)
+    acts = [(one.action, one.by, one.owner) for one in entries_of(stored, log.events) if one.actor == "caller"]
+    assert acts == [("create", "portal", "alice"), ("message", "alice", "alice"), ("cancel", "oscar", "alice")]
 
 
 async def test_grpc_names_the_owner_in_its_metadata() -> None:

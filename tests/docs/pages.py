@@ -19,7 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
+PAGES = [
+    *(ROOT / "README.md", ROOT / "SECURITY.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").glob("*/README.md")),
+]
 
 _FENCE = re.compile(r"^(?P<indent>\s*)```(?P<language>\w*)\s*$")
 _COMMENT = re.compile(r"^\s*<!--\s*(?P<name>[\w-]+)(?::\s*(?P<value>.+?))?\s*-->\s*$")

@@ -381,6 +381,25 @@ def written(default: Any) -> str:
     return str(default)
 
 
+VARIABLES = re.compile(rf"\b{ENV_PREFIX}[A-Z0-9_]*[A-Z0-9]\b")
+
+
+def test_every_variable_that_is_named_exists() -> None:
+    settings = {ENV_PREFIX + name.upper() for name in Settings.__struct_fields__}
+    of_commands = {
+        name for path in (ROOT / "src/errands/cli").glob("*.py") for name in VARIABLES.findall(path.read_text())
+    }
+    of_tests = {"ERRANDS_SOAK"}
+    named = {name for name in VARIABLES.findall(EVERYTHING) if not name.startswith(f"{ENV_PREFIX}TOOL_")}
+    assert named - settings - of_commands - of_tests == set()
+
+
+def test_every_test_that_is_cited_exists() -> None:
+    cited = set(re.findall(r"tests/[\w/]+\.py", EVERYTHING))
+    assert "tests/auth/test_matrix.py" in cited
+    assert [path for path in cited if not (ROOT / path).is_file()] == []
+
+
 RATES = re.compile(r"[\d,.]+/s")
 
 

@@ -62,6 +62,11 @@ class CallContext(msgspec.Struct):
     #: Where the call waits before it reads more than `LARGE` bytes; None: it does not wait.
     large_reads: LargeReads | None = None
 
+    @property
+    def caller(self) -> str:
+        """Return the name of the caller. The scope has another owner if the caller acts for one."""
+        return self.scope.owner if self.acting is None else self.acting
+
     async def load(self, engine: Engine, task_id: str) -> StoredTask:
         """Load a task for the caller. Raises `TaskNotFoundError`."""
         if self.large_reads is None:
