@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ BATCH = 30
 PIECES = 3
 KEPT = 2 * BATCH
 EVERYTHING_ENDED = Retention(ended_after=0)
-TRIMMED = Retention(events_per_task=KEPT)
+TRIMMED = Retention(events_per_task=KEPT, ended_after=math.inf)
 
 POLICIES = {"delete": EVERYTHING_ENDED, "trim": TRIMMED}
 #: What removes a piece.

@@ -22,6 +22,7 @@ import msgspec
 
 from errands.client.agent_session import AgentSession, RetryPolicy, TransientError, final_error
 from errands.client.errors import AgentCapabilityError, FileRefusedError, ProtocolError
+from errands.client.http_requests import origin_of
 from errands.client.http_transport import retry_after, translated_failures
 from errands.errors import A2AError, ConfigurationError, PayloadTooLargeError, UnavailableError
 from errands.model.card import BLOBS_EXTENSION, AgentCard
@@ -35,8 +36,6 @@ _PIECE = 256 * 1024
 _MAX_ERROR = 64 * 1024
 _PASSING_STATUSES = frozenset({429, 502, 503, 504})
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
-
-Origin = tuple[str, str, int]
 
 
 class UploadOffer(msgspec.Struct, frozen=True):
@@ -69,11 +68,11 @@ class AgentFiles:
         headers: Mapping[str, str],
         retry: RetryPolicy,
         timeout: float | None,
-        allowed: Iterable[Origin] = (),
+        allowed: Iterable[str] = (),
         outbound: Outbound | None = None,
     ) -> None:
         self._http = http
-        self._own = {origin_of(httpx.URL(url)) for url in own if url.startswith(("http://", "https://"))}
+        self._own = {origin_of(url) for url in own if url.startswith(("http://", "https://"))}
         self._headers = httpx.Headers(headers)
         self._headers["A2A-Version"] = "1.0"
         self._retry = retry
@@ -186,7 +185,7 @@ class AgentFiles:
         """Pass a file on piece by piece, each with its position. A broken connection is resumed."""
         address = checked_url(url)
         is_own = self._is_own(url)
-        if not is_own and origin_of(address) not in self._allowed:
+        if not is_own and origin_of(str(address)) not in self._allowed:
             raise FileRefusedError(
                 f"the file is at {address.scheme}://{address.netloc.decode()}, which is not the agent's address; pass "
                 "download_from=[...] to A2AClient to allow it"
@@ -236,7 +235,7 @@ class AgentFiles:
     # What they share
 
     def _is_own(self, url: str) -> bool:
-        return origin_of(checked_url(url)) in self._own
+        return origin_of(str(checked_url(url))) in self._own
 
     async def _retried(self, attempt: Callable[[], Any]) -> Any:
         try:
@@ -282,14 +281,10 @@ def checked_url(url: str) -> httpx.URL:
     return parsed
 
 
-def origin_of(url: httpx.URL) -> Origin:
-    return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)
-
-
-def allowed_origins(urls: Iterable[str]) -> list[Origin]:
+def allowed_origins(urls: Iterable[str]) -> list[str]:
     """Return the origins of `download_from`. Raises `ConfigurationError`."""
     try:
-        return [origin_of(checked_url(url)) for url in urls]
+        return [origin_of(str(checked_url(url))) for url in urls]
     except FileRefusedError as error:
         raise ConfigurationError(f"download_from: {error}") from None
 
