@@ -84,6 +84,10 @@ class TaskContext:
         Files up to `max_body_bytes` are in `content` already. A larger one is read by this method only, piece by piece
         if `length` is given. Raises `ValueError` for a file that is not kept by this server: it is not fetched.
         """
+        if not isinstance(file, FileInfo | core.Part):
+            raise TypeError(f"file must be one of `files` or a Part, not {type(file).__name__}")
+        start = validation.count("start", start)
+        length = None if length is None else validation.count("length", length)
         content = file.content if isinstance(file, FileInfo) else file.raw
         if content is not None:
             return content[start:] if length is None else content[start : start + length]
@@ -109,6 +113,10 @@ class TaskContext:
         `ConfigurationError` without the setting `blobs`.
         """
         self._turn.check_open()
+        if not isinstance(content, bytes | str | os.PathLike | AsyncIterator):
+            raise TypeError(f"content must be bytes, a path or an async iterator, not {type(content).__name__}")
+        filename = validation.optional_text("filename", filename)
+        media_type = validation.optional_text("media_type", media_type)
         blobs = self._turn.journal.blobs
         if blobs is None:
             raise ConfigurationError("store_file needs a place for files: set ERRANDS_BLOBS")
@@ -119,8 +127,8 @@ class TaskContext:
             content,
             self._turn.stored.scope,
             task_id=self.task_id,
-            filename=validation.optional_text("filename", filename),
-            media_type=validation.optional_text("media_type", media_type),
+            filename=filename,
+            media_type=media_type,
         )
         return blob.reference.url
 

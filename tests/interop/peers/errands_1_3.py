@@ -16,4 +16,5 @@ server = A2AServer(
     agent_card=card("http://elsewhere", "elsewhere:1", "public"),
     storage="memory",
     extended_card_provider=extended_card,
+    push_notifications=False,
 )
