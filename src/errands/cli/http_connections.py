@@ -213,6 +213,8 @@ class RequestCycle:
 
     def _complete(self) -> None:
         self.response_complete = True
+        self._pieces.clear()
+        self.unreceived = 0
         self.wake()
         if not self.keep_alive:
             self._connection.transport.close()

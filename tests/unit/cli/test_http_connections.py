@@ -35,7 +35,7 @@ class Agent:
     """Reads the whole body and says how long it was; from `/slow` after some time, from `/much` with a lot of bytes.
 
     From `/much-at-once` it gives as many without waiting for the client to take them. `/unread` answers before it
-    reads.
+    reads, `/refused` once more of the body has arrived than a connection holds.
     """
 
     def __init__(self) -> None:
@@ -49,6 +49,12 @@ class Agent:
             await send({"type": "http.response.body", "body": b"unread", "more_body": scope["query_string"] == b"more"})
             while (await receive())["type"] == "http.request":
                 pass
+            return
+        if scope["path"] == "/refused":
+            while HttpConnection.budget.total < 100_000:
+                await asyncio.sleep(0)
+            await send({"type": "http.response.start", "status": 413, "headers": []})
+            await send({"type": "http.response.body"})
             return
         size, message = 0, await receive()
         while message["type"] == "http.request":
@@ -360,6 +366,15 @@ def test_what_is_thrown_away_after_an_answer_costs_no_other_client_its_place(
         second.sendall(bytes(20_000_000))
         first.sendall(bytes(40_000))
         assert b"190000 bytes" in heard(first)
+
+
+def test_the_rest_of_a_request_that_was_answered_early_is_thrown_away(url: str, budget: Budget) -> None:
+    """Many clients send all of it before they look at the answer."""
+    size = 20_000_000
+    said = exchange(url, request("/refused", head=b"", length=size, body=bytes(size)) + request())
+    assert said.startswith(b"HTTP/1.1 413 ")
+    assert b"0 bytes" in said
+    assert not budget.total
 
 
 def test_of_answers_that_are_not_read_the_one_that_stood_still_for_longest_is_cut_off(url: str, budget: Budget) -> None:
