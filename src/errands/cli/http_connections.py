@@ -15,6 +15,7 @@ import logging
 import re
 import ssl
 from collections import deque
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from http import HTTPStatus
 from typing import Any
@@ -42,6 +43,8 @@ _PAUSE = 0.001
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _CLOSE = b"connection: close\r\n"
+#: Headers of a response that the connection writes.
+_OF_THE_CONNECTION = frozenset({b"connection", b"transfer-encoding"})
 #: Characters that would end a header, or belong to none.
 _INVALID_NAME = re.compile(rb'[\x00-\x1f\x7f()<>@,;:\[\]={} \t\\"]')
 _INVALID_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -61,8 +64,9 @@ class RequestCycle:
     """One request on a connection and the response to it, as the ASGI functions `receive` and `send`."""
 
     __slots__ = (
-        *("_connection", "_has_news", "_is_chunked", "_left", "_news", "_pieces", "disconnected", "expects_continue"),
-        *("is_whole", "keep_alive", "response_complete", "response_started", "scope", "task", "unreceived"),
+        *("_connection", "_has_body", "_has_news", "_is_chunked", "_left", "_news", "_pieces", "disconnected"),
+        *("expects_continue", "is_whole", "keep_alive", "response_complete", "response_started", "scope", "task"),
+        "unreceived",
     )
 
     def __init__(self, connection: HttpConnection, scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
@@ -81,7 +85,8 @@ class RequestCycle:
         self._news: asyncio.Event | None = None
         self.disconnected = False
         self.response_started = self.response_complete = False
-        self._is_chunked = False
+        #: Whether the response may have a body, and whether that is sent in chunks.
+        self._has_body = self._is_chunked = False
         #: Bytes of the response that its head has announced and that are not sent yet; None if it did not say.
         self._left: int | None = None
 
@@ -157,20 +162,23 @@ class RequestCycle:
         if self.response_started:
             self._send_body(message.get("body", b""), message.get("more_body", False))
         else:
-            self._send_head(message["status"], list(message.get("headers", [])))
+            self._send_head(message["status"], message.get("headers", ()))
 
-    def _send_head(self, status: int, headers: list[Header]) -> None:
-        is_empty = self.scope["method"] == "HEAD" or status in (204, 304)
-        self._is_chunked = not is_empty and self.scope["http_version"] == "1.1"
+    def _send_head(self, status: int, headers: Iterable[Iterable[bytes]]) -> None:
+        lines, left = [], None
         for name, value in headers:
             if _INVALID_NAME.search(name) or _INVALID_VALUE.search(value):
                 raise RuntimeError(f"the header {name!r} of the response has characters that are not allowed")
             kind = name.lower()
-            if kind == b"content-length":
-                self._left, self._is_chunked = int(value), False
-            elif kind == b"connection" and b"close" in value.lower():
+            if kind == b"connection" and b"close" in value.lower():
                 self.keep_alive = False
-        lines = [b"%b: %b\r\n" % header for header in headers if header[0].lower() not in _OF_THE_CONNECTION]
+            if kind == b"content-length":
+                left = int(value)
+            if kind not in _OF_THE_CONNECTION:
+                lines.append(b"%b: %b\r\n" % (name, value))
+        self._left = left
+        self._has_body = self.scope["method"] != "HEAD" and status not in (204, 304)
+        self._is_chunked = self._has_body and left is None and self.scope["http_version"] == "1.1"
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         self._connection.transport.write(b"".join(self._begin(status, lines)))
@@ -187,12 +195,10 @@ class RequestCycle:
 
     def _send_body(self, body: bytes, more: bool) -> None:
         transport = self._connection.transport
-        if self.scope["method"] == "HEAD":
-            self._left = 0
-        elif self._is_chunked:
+        if self._is_chunked:
             end = b"" if more else b"0\r\n\r\n"
             transport.write(b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end)
-        else:
+        elif self._has_body:
             if self._left is not None:
                 self._left -= len(body)
                 if self._left < 0 or (self._left and not more):
@@ -219,10 +225,6 @@ class RequestCycle:
         if not self.keep_alive:
             self._connection.transport.close()
         self._connection.on_response_complete()
-
-
-#: Headers of a response that the connection writes.
-_OF_THE_CONNECTION = frozenset({b"connection", b"transfer-encoding"})
 
 
 def _send_whole_response(send: Send, status: int, headers: list[Header], body: bytes) -> bool:
@@ -472,8 +474,10 @@ class HttpConnection(asyncio.Protocol):
         }
         # Trailers must not pass for headers that a proxy has checked.
         self._headers = []
-        keep_alive = version != "1.0" and parser.should_keep_alive()
-        self._cycle = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
+        # With other versions, the end of a response is that of the connection, and clients do not know 100 Continue.
+        keep_alive = version == "1.1" and parser.should_keep_alive()
+        expects_continue = self._expects_continue and version == "1.1"
+        self._cycle = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=expects_continue)
         if self._answering is None:
             self._answer(self._cycle)
         else:

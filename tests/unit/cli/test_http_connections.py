@@ -273,6 +273,40 @@ def test_what_is_no_address_is_refused_with_an_offer_too(url: str) -> None:
     assert exchange(url, request("http://x:y/", head=OFFER)).startswith(b"HTTP/1.1 400 ")
 
 
+async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with the status in the path, with an announced length if there is a query, and always with a body."""
+    length = [[b"Content-Length", b"5"]] if scope["query_string"] else []
+    await receive()
+    await send({"type": "http.response.start", "status": int(scope["path"][1:]), "headers": length})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+@pytest.fixture(scope="module")
+def answering() -> Iterator[str]:
+    with live(answer, http=HttpConnection, timeout_keep_alive=3600) as url:
+        yield url
+
+
+@pytest.mark.parametrize("query", ["", "?length"])
+@pytest.mark.parametrize("line", ["GET /204", "GET /304", "HEAD /200"])
+def test_answers_that_have_no_body_are_sent_without_it(answering: str, line: str, query: str) -> None:
+    """Clients would take it for the next answer."""
+    said = exchange(answering, f"{line}{query} HTTP/1.1\r\n\r\n".encode() + request("/200?length"))
+    assert said.count(b"HTTP/1.1") == 2
+    assert b"\r\n\r\nHTTP/1.1 200 OK\r\n" in said
+    assert (b"content-length: 5" in said.lower().split(b"\r\n\r\n")[0]) == bool(query)
+    assert said.count(b"hello") == 1
+
+
+@pytest.mark.parametrize("version", ["0.9", "1.0", "2.0"])
+def test_answers_to_other_versions_of_http_end_with_the_connection(answering: str, version: str) -> None:
+    sent = f"GET /200 HTTP/{version}\r\nConnection: keep-alive\r\nExpect: 100-continue\r\n\r\n".encode()
+    head, body = exchange(answering, sent).split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nconnection: close" in head
+    assert body == b"hello"
+
+
 @pytest.mark.parametrize("sent", [b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nX: ", request(length=5, body=b"he")])
 def test_a_request_that_does_not_come_to_its_end_is_given_up(impatient: str, agent: Agent, sent: bytes) -> None:
     while not (said := exchange(impatient, sent)):
