@@ -94,21 +94,23 @@ class RequestCycle:
         """Call the application; respond with an error if it does not respond."""
         try:
             await app(self.scope, self.receive, self.send)
-            problem = None if self.response_complete or self.disconnected else "returned without a whole response"
+            if not (self.response_complete or self.disconnected):
+                self._fail("returned without a whole response")
         except asyncio.CancelledError:
             self._connection.transport.close()
             raise
-        except Exception:
-            logger.exception("the application failed")
-            problem = "failed"
+        except (Exception, SystemExit):
+            self._fail("failed", exc_info=True)
         finally:
             self._connection.tasks.discard(self.task)
-        if problem is not None:
-            logger.error("%s %s: the application %s", self.scope["method"], self.scope["path"], problem)
-            if self.response_started:
-                self._connection.transport.close()
-            else:
-                self._connection.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error")
+
+    def _fail(self, problem: str, *, exc_info: bool = False) -> None:
+        method, path = self.scope["method"], quote(self.scope["path"])
+        logger.error("%s %s: the application %s", method, path, problem, exc_info=exc_info)
+        if not self.response_started:
+            self._connection.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error")
+        elif not self.response_complete:  # else the connection belongs to the next request
+            self._connection.transport.close()
 
     def feed(self, piece: bytes) -> None:
         """Take a piece of the body. Once the response is complete, the rest of the request is discarded."""

@@ -7,6 +7,7 @@ import logging
 import re
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -305,6 +306,37 @@ def test_answers_to_other_versions_of_http_end_with_the_connection(answering: st
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\nconnection: close" in head
     assert body == b"hello"
+
+
+async def failing(scope: Scope, receive: Receive, send: Send) -> None:
+    """Fails before the answer, in it, or after it while the next request is answered."""
+    if scope["path"] == "/next":
+        await asyncio.sleep(3 * PATIENCE)
+    elif scope["path"] == "/exit":
+        sys.exit("no")
+    elif scope["path"] != "/after":
+        assert scope["path"] == "/in", "before"
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello", "more_body": scope["path"] == "/in"})
+    if scope["path"] == "/after":
+        await asyncio.sleep(PATIENCE)
+    assert scope["path"] == "/next", "in or after"
+
+
+@pytest.mark.parametrize("path", ["/exit", "/in", "/after", "/before", "/%0Aforged"])
+def test_an_application_that_fails_is_logged_and_its_client_told(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    with live(failing, http=HttpConnection, access_log=False) as url:
+        said = exchange(url, request(path, head=b"") + request("/next"))
+    if path == "/after":
+        assert said.endswith(b"hello\r\n0\r\n\r\n")
+        assert said.count(b"HTTP/1.1 200 ") == 2
+    elif path == "/in":
+        assert said.endswith(b"\r\n\r\n5\r\nhello\r\n")
+    else:
+        assert said.startswith(b"HTTP/1.1 500 ")
+    assert [record.getMessage() for record in caplog.records if record.name == http_connections.__name__] == [
+        f"POST {path}: the application failed"
+    ]
 
 
 @pytest.mark.parametrize("sent", [b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nX: ", request(length=5, body=b"he")])
