@@ -97,7 +97,7 @@ class RequestCycle:
             if not (self.response_complete or self.disconnected):
                 self._fail("returned without a whole response")
         except asyncio.CancelledError:
-            self._connection.transport.close()
+            self._connection.close()
             raise
         except (Exception, SystemExit):
             self._fail("failed", exc_info=True)
@@ -110,7 +110,7 @@ class RequestCycle:
         if not self.response_started:
             self._connection.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error")
         elif not self.response_complete:  # else the connection belongs to the next request
-            self._connection.transport.close()
+            self._connection.close()
 
     def feed(self, piece: bytes) -> None:
         """Take a piece of the body. Once the response is complete, the rest of the request is discarded."""
@@ -225,7 +225,7 @@ class RequestCycle:
         self.unreceived = 0
         self.wake()
         if not self.keep_alive:
-            self._connection.transport.close()
+            self._connection.close()
         self._connection.on_response_complete()
 
 
@@ -321,7 +321,7 @@ class HttpConnection(asyncio.Protocol):
         #: The timer for the rest of a request, and the bytes that arrived since it was started.
         self._request_timer: asyncio.TimerHandle | None = None
         self._received = 0
-        #: The timer for a client that has to read, while the transport's buffer is full.
+        #: The timer for a client that has to read, while the transport's buffer is full or the connection is closing.
         self._write_timer: asyncio.TimerHandle | None = None
 
     # Called by the event loop
@@ -401,6 +401,11 @@ class HttpConnection(asyncio.Protocol):
         self._stop_write_timer()
         self.budget.release(self)
         self._set_writable()
+        if self.transport.is_closing():
+            self.close()
+
+    def eof_received(self) -> None:
+        self.close()
 
     def _set_writable(self) -> None:
         self.is_write_paused = False
@@ -412,7 +417,7 @@ class HttpConnection(asyncio.Protocol):
     def shutdown(self) -> None:
         """Close the connection, once what is being answered has been answered."""
         if self._answering is None:
-            self.transport.close()
+            self.close()
         else:
             last = self._waiting[-1] if self._waiting else self._answering
             last.keep_alive = False
@@ -508,6 +513,12 @@ class HttpConnection(asyncio.Protocol):
 
     # Called by the request that is answered
 
+    def close(self) -> None:
+        """Close the connection when the client has read what was sent to it, for which it has `write_timeout`."""
+        self.transport.close()
+        if self._write_timer is None and (left := self.transport.get_write_buffer_size()):
+            self._start_write_timer(left)
+
     def default_lines(self) -> bytes:
         """Return the lines that all responses have: the date, which uvicorn renews every second."""
         return _lines_of(tuple(self._server_state.default_headers))
@@ -571,7 +582,7 @@ class HttpConnection(asyncio.Protocol):
         if left > 0:
             self._idle_timer = self._loop.call_later(left, self._close_if_idle)
         elif not self.transport.is_closing():
-            self.transport.close()
+            self.close()
 
     @property
     def idle_since(self) -> float | None:
@@ -581,7 +592,7 @@ class HttpConnection(asyncio.Protocol):
     def _close_idle_connection(self) -> bool:
         """Close the connection that has been idle for longest; return False if none is idle."""
         idle = {
-            each.idle_since: each.transport
+            each.idle_since: each
             for each in self._server_state.connections
             if isinstance(each, HttpConnection)
             and each.idle_since is not None
@@ -657,7 +668,7 @@ class HttpConnection(asyncio.Protocol):
                 f"HTTP/1.1 {status.value} {status.phrase}\r\n{retry}content-type: text/plain; charset=utf-8\r\n"
                 f"content-length: {len(text)}\r\nconnection: close\r\n\r\n{text}".encode("ascii")
             )
-        self.transport.close()
+        self.close()
 
     # Timers
 
@@ -675,7 +686,7 @@ class HttpConnection(asyncio.Protocol):
         if self._in_request:
             self.refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not arrive in time.")
         else:
-            self.transport.close()
+            self.close()
 
     def _stop_request_timer(self) -> None:
         if self._request_timer is not None:
@@ -684,6 +695,7 @@ class HttpConnection(asyncio.Protocol):
             self.budget.release(self)
 
     def _start_write_timer(self, left: int) -> None:
+        self._stop_write_timer()
         self._write_timer = self._loop.call_later(self.write_timeout, self._check_reader, left)
 
     def _check_reader(self, before: int) -> None:

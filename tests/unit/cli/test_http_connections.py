@@ -464,6 +464,42 @@ def test_a_client_that_does_not_read_is_let_go(impatient: str, agent: Agent) -> 
             agent.gone.wait(10 * PATIENCE)
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("way", [b"Connection: close\r\n", b"", "half-closed"])
+def test_a_closed_connection_does_not_wait_forever_for_its_client(way: bytes | str, loop: str) -> None:
+    """Whether it was closed with the answer, because it was idle or because the client has ended its side."""
+    made: list[HttpConnection] = []
+    lost = threading.Event()
+
+    class Watched(Impatient):
+        request_timeout = 60.0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            made.append(self)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            lost.set()
+
+    async def fill(scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with so much that some of it stays here, but less than what makes the application wait."""
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not made[0].transport.get_write_buffer_size():
+            await send({"type": "http.response.body", "body": bytes(10_000), "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b"end"})
+
+    options = {"loop": loop, "timeout_keep_alive": PATIENCE if way == b"" else 3600}
+    with live(fill, http=Watched, **options) as url, connected(url) as client:
+        client.sendall(request(head=way if isinstance(way, bytes) else b""))
+        if way == "half-closed":
+            while not (made and made[0].idle_since):
+                pass
+            client.shutdown(socket.SHUT_WR)
+        assert lost.wait(10)
+
+
 def test_a_client_that_reads_gets_everything(url: str) -> None:
     assert len(exchange(url, request("/much"))) > 1000 * 64 * 1024
 
