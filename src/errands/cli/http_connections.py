@@ -350,8 +350,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server_state.connections.discard(self)
-        self._stop_request_timer()
         self._stop_write_timer()
+        self._stop_request_timer()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self.budget.release(self)
@@ -386,7 +386,7 @@ class HttpConnection(asyncio.Protocol):
             # Once the response has begun, the rest of the request is discarded.
             discards = self._answering is None or self._answering.response_started
             if self._received > Budget.SMALL and not discards:
-                self.budget.hold(self, self._received, self._loop.time())
+                self._hold(self._received)
         elif self._request_timer is not None:
             self._stop_request_timer()
         if self._waiting:
@@ -395,7 +395,7 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.is_write_paused = True
         self._start_write_timer(self.transport.get_write_buffer_size())
-        self.budget.hold(self, self.unread, self._loop.time())
+        self._hold()
 
     def resume_writing(self) -> None:
         self._stop_write_timer()
@@ -422,7 +422,7 @@ class HttpConnection(asyncio.Protocol):
             last = self._waiting[-1] if self._waiting else self._answering
             last.keep_alive = False
 
-    # Called by the budget
+    # Memory
 
     @property
     def unread(self) -> int:
@@ -435,6 +435,15 @@ class HttpConnection(asyncio.Protocol):
             self.transport.abort()
         else:
             self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many large requests at the same time; send it again.")
+
+    def _hold(self, size: int = 0) -> None:
+        """Count `size` bytes of requests and what the client has to read."""
+        self.budget.hold(self, size + self.unread, self._loop.time())
+
+    def _release(self) -> None:
+        """Count only what the client has to read."""
+        self.budget.release(self)
+        self._hold()
 
     # Called by the parser
 
@@ -550,8 +559,8 @@ class HttpConnection(asyncio.Protocol):
         self._answering = None
         if not self._in_request:
             self._cycle = None
-        elif not self.unread:
-            self.budget.release(self)
+        else:
+            self._release()
         if self.transport.is_closing():
             return
         self.resume_reading()
@@ -617,11 +626,11 @@ class HttpConnection(asyncio.Protocol):
         if self._waiting or self._behind:
             self._is_held = True
             self.pause_reading()
-            self.budget.hold(self, len(self._behind), self._loop.time())
+            self._hold(len(self._behind))
         elif self._is_held:
             self._is_held = False
             self.resume_reading()
-            self.budget.release(self)
+            self._release()
 
     def _parse_again(self, data: bytes, error: Exception) -> None:
         """Go on after a request that offers to upgrade, or refuse data that cannot be parsed."""
@@ -692,7 +701,7 @@ class HttpConnection(asyncio.Protocol):
         if self._request_timer is not None:
             self._request_timer.cancel()
             self._request_timer = None
-            self.budget.release(self)
+            self._release()
 
     def _start_write_timer(self, left: int) -> None:
         self._stop_write_timer()

@@ -455,6 +455,26 @@ def test_of_answers_that_are_not_read_the_one_that_stood_still_for_longest_is_cu
         pass
 
 
+@pytest.mark.parametrize("size", [5, 150_000])
+def test_an_answer_that_is_not_read_is_counted_while_the_client_sends_more(
+    url: str, agent: Agent, budget: Budget, size: int
+) -> None:
+    with connected(url) as client:
+        client.sendall(request("/much-at-once", head=b""))
+        while budget.total < 20_000_000:
+            pass
+        agent.headers = {}
+        next_request = request(head=b"X: next\r\n", length=size, body=bytes(size))
+        client.sendall(next_request[:-2])
+        time.sleep(0.05)  # so that the rest is read on its own
+        client.sendall(next_request[-2:])
+        while b"x" not in agent.headers:
+            pass
+        assert budget.total > 20_000_000
+    while budget.total:
+        pass
+
+
 def test_a_client_that_does_not_read_is_let_go(impatient: str, agent: Agent) -> None:
     with ExitStack() as stack:
         while not agent.gone.is_set():
