@@ -524,7 +524,8 @@ class HttpConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection when the client has read what was sent to it, for which it has `write_timeout`."""
-        self.transport.close()
+        if not self.transport.is_closing():  # transports of TLS do not allow to close them twice
+            self.transport.close()
         if self._write_timer is None and (left := self.transport.get_write_buffer_size()):
             self._start_write_timer(left)
 
@@ -590,7 +591,7 @@ class HttpConnection(asyncio.Protocol):
         left = self.idle_since + self._keep_alive - self._loop.time()
         if left > 0:
             self._idle_timer = self._loop.call_later(left, self._close_if_idle)
-        elif not self.transport.is_closing():
+        else:
             self.close()
 
     @property
