@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from http import HTTPStatus
+from types import MethodType
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -229,13 +230,22 @@ class RequestCycle:
         self._connection.on_response_complete()
 
 
+def _cycle_of(function: object) -> RequestCycle | None:
+    """Return the request whose `receive` or `send` this is; None if a middleware has replaced it.
+
+    The types must be the very same: some wrappers pass for what they wrap.
+    """
+    cycle = function.__self__ if type(function) is MethodType else None
+    return cycle if type(cycle) is RequestCycle else None
+
+
 def _send_whole_response(send: Send, status: int, headers: list[Header], body: bytes) -> bool:
     """Send a whole response without the messages and coroutines of `send`, and with one write.
 
-    Return False if it has to go through `send`, for example because a middleware has replaced that.
+    Return False if it has to go through `send`.
     """
-    cycle = getattr(send, "__self__", None)
-    if type(cycle) is not RequestCycle or len(body) > _MAX_WAITING or not cycle.can_send_whole:
+    cycle = _cycle_of(send)
+    if cycle is None or len(body) > _MAX_WAITING or not cycle.can_send_whole:
         return False
     cycle.send_whole(status, headers, body)
     return True
@@ -243,8 +253,8 @@ def _send_whole_response(send: Send, status: int, headers: list[Header], body: b
 
 def _take_whole_body(receive: Receive) -> bytes | None:
     """Return the body of a request that has arrived whole, without the coroutine of `receive`; else None."""
-    cycle = getattr(receive, "__self__", None)
-    if type(cycle) is not RequestCycle or not cycle.is_whole or cycle.disconnected:
+    cycle = _cycle_of(receive)
+    if cycle is None or not cycle.is_whole or cycle.disconnected:
         return None
     return cycle.take_body()
 

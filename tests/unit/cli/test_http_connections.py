@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,6 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from errands.cli import http_connections
 from errands.cli.http_connections import MAX_HEAD, HttpConnection
+from errands.runtime.settings import Settings
+from errands.server.asgi import HttpExchange
 from errands.server.large_work import Budget
 from tests.live import live
 from tests.unit.cli.processes import Served
@@ -306,6 +309,34 @@ def test_answers_to_other_versions_of_http_end_with_the_connection(answering: st
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\nconnection: close" in head
     assert body == b"hello"
+
+
+class Wrapper:
+    """Passes for the function that it wraps, as those of some packages for tracing do."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    async def __call__(self, *arguments: Any) -> Any:
+        self.calls += 1
+        return await self._function(*arguments)
+
+
+def test_middleware_that_wraps_receive_or_send_is_not_passed_by() -> None:
+    made: list[Wrapper] = []
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        made.extend([Wrapper(receive), Wrapper(send)])
+        request = HttpExchange(scope, made[0], made[1], Settings())
+        await request.respond(200, await request.body())
+
+    with live(wrapped, http=HttpConnection) as url:
+        assert exchange(url, request(length=5, body=b"hello")).endswith(b"\r\n\r\nhello")
+    assert [each.calls for each in made] == [1, 2]
 
 
 async def failing(scope: Scope, receive: Receive, send: Send) -> None:
