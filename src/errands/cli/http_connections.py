@@ -98,7 +98,8 @@ class RequestCycle:
             if not (self.response_complete or self.disconnected):
                 self._fail("returned without a whole response")
         except asyncio.CancelledError:
-            self._connection.close()
+            if not self.response_complete:
+                self._connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "The server is stopping; send it again.")
             raise
         except (Exception, SystemExit):
             self._fail("failed", exc_info=True)

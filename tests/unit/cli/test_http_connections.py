@@ -43,11 +43,13 @@ class Agent:
     """
 
     def __init__(self) -> None:
+        self.began = False
         self.gone = threading.Event()
         #: Those of the last request, once it was read.
         self.headers: dict[bytes, bytes] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.began = True
         if scope["path"] == "/unread":
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"unread", "more_body": scope["query_string"] == b"more"})
@@ -368,6 +370,18 @@ def test_an_application_that_fails_is_logged_and_its_client_told(path: str, capl
     assert [record.getMessage() for record in caplog.records if record.name == http_connections.__name__] == [
         f"POST {path}: the application failed"
     ]
+
+
+def test_a_request_that_a_stopping_server_does_not_wait_for_may_be_sent_again(agent: Agent) -> None:
+    with ExitStack() as stack:
+        with live(agent, http=HttpConnection) as url:
+            client = stack.enter_context(connected(url))
+            client.sendall(request(head=b"", length=5, body=b"he"))
+            while not agent.began:
+                pass
+        said = heard(client)
+    assert said.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 1\r\n" in said
 
 
 @pytest.mark.parametrize("sent", [b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nX: ", request(length=5, body=b"he")])
