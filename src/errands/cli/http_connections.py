@@ -487,7 +487,7 @@ class HttpConnection(asyncio.Protocol):
         path, query = self._url, b""
         if path != b"/":
             parsed = parse_url(path)
-            path, query = parsed.path, parsed.query or b""
+            path, query = parsed.path or b"/", parsed.query or b""
         text = path.decode("ascii")
         scope: Scope = {
             **self._scope,

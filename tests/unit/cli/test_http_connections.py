@@ -239,6 +239,28 @@ def test_trailers_of_a_request_that_was_answered_have_the_same_bound(url: str) -
         assert heard(client) == b""
 
 
+@pytest.mark.parametrize(
+    ("address", "path", "raw_path", "query"),
+    [
+        ("/", "/", b"/", b""),
+        ("/a%2Fb%C3%A9?c=%41#d", "/a/b\u00e9", b"/a%2Fb%C3%A9", b"c=%41"),
+        ("//a", "//a", b"//a", b""),
+        ("http://y/a?b", "/a", b"/a", b"b"),
+        ("http://y", "/", b"/", b""),
+        ("http://y?b", "/", b"/", b"b"),
+    ],
+)
+def test_addresses_may_be_complete_and_encoded(address: str, path: str, raw_path: bytes, query: bytes) -> None:
+    seen: list[tuple[str, bytes, bytes]] = []
+
+    async def look(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append((scope["path"], scope["raw_path"], scope["query_string"]))
+
+    with live(look, http=HttpConnection) as url:
+        exchange(url, request(address))
+    assert seen == [(path, raw_path, query)]
+
+
 #: What Java's client says with its first request to a server.
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 
