@@ -99,7 +99,7 @@ class RequestCycle:
                 self._fail("returned without a whole response")
         except asyncio.CancelledError:
             if not self.response_complete:
-                self._connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "The server is stopping; send it again.")
+                self._connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "The server is stopping; send it again.", self)
             raise
         except (Exception, SystemExit):
             self._fail("failed", exc_info=True)
@@ -110,7 +110,7 @@ class RequestCycle:
         method, path = self.scope["method"], quote(self.scope["path"])
         logger.error("%s %s: the application %s", method, path, problem, exc_info=exc_info)
         if not self.response_started:
-            self._connection.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error")
+            self._connection.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error", self)
         elif not self.response_complete:  # else the connection belongs to the next request
             self._connection.close()
 
@@ -307,7 +307,7 @@ class HttpConnection(asyncio.Protocol):
         self._expects_continue = False
         #: The method and version of a head that offers to upgrade.
         self._offering = "", ""
-        #: Whether the parser is between the first byte of a request and its last, and before the end of its head.
+        #: Whether the parser is between the first byte of a request and its last, and before `_cycle` is that request.
         self._in_request = self._in_head = False
         self._is_head_too_large = False
         #: Bytes since the request began or since its body was last fed: an upper bound for a head or for trailers.
@@ -476,7 +476,6 @@ class HttpConnection(asyncio.Protocol):
         parser, headers = self._parser, self._headers
         if self._beside_body > MAX_HEAD:
             self._check_head_size(len(self._url))
-        self._in_head = False
         self._beside_body = self._piece
         version, method = parser.get_http_version(), parser.get_method().decode("ascii")
         if parser.should_upgrade():
@@ -505,6 +504,7 @@ class HttpConnection(asyncio.Protocol):
         keep_alive = version == "1.1" and parser.should_keep_alive()
         expects_continue = self._expects_continue and version == "1.1"
         self._cycle = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=expects_continue)
+        self._in_head = False
         if self._answering is None:
             self._answer(self._cycle)
         else:
@@ -679,11 +679,17 @@ class HttpConnection(asyncio.Protocol):
     def _refuse_head(self) -> None:
         self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"Headers and trailers may have {MAX_HEAD} bytes.")
 
-    def refuse(self, status: HTTPStatus, text: str) -> None:
-        """Send an error, unless a response has begun, and close the connection."""
-        cycles = (self._answering, self._cycle if self._in_request and not self._in_head else None)
-        has_response = any(cycle is not None and cycle.response_started for cycle in cycles)
-        if not has_response and not self.transport.is_closing():
+    def refuse(self, status: HTTPStatus, text: str, cycle: RequestCycle | None = None) -> None:
+        """Respond with an error to `cycle`, or else to the request that is being read, and close the connection.
+
+        Nothing is sent if that response has begun, or if it is not its turn: a client would take the error for the
+        response to an earlier request.
+        """
+        if cycle is None and self._in_request and not self._in_head:
+            cycle = self._cycle
+        is_its_turn = self._answering is None or self._answering is cycle
+        has_begun = cycle is not None and cycle.response_started
+        if is_its_turn and not has_begun and not self.transport.is_closing():
             retry = "retry-after: 1\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
             self.transport.write(
                 f"HTTP/1.1 {status.value} {status.phrase}\r\n{retry}content-type: text/plain; charset=utf-8\r\n"

@@ -441,6 +441,11 @@ def test_requests_that_come_one_upon_the_other_are_all_answered(impatient: str) 
         said = exchange(impatient, first + second + request())
 
 
+@pytest.mark.parametrize("second", [b"\x00\r\n\r\n", request(head=header(MAX_HEAD)), request("http://x:y/")])
+def test_what_is_wrong_with_a_request_is_not_the_answer_to_the_one_before_it(url: str, second: bytes) -> None:
+    assert exchange(url, request("/slow", head=b"") + second) == b""
+
+
 def test_a_client_that_leaves_while_requests_wait_is_no_error(url: str, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         with connected(url) as client:
