@@ -15,8 +15,10 @@ import logging
 import re
 import ssl
 from collections import deque
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from http import HTTPStatus
+from types import MethodType
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -42,6 +44,8 @@ _PAUSE = 0.001
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _CLOSE = b"connection: close\r\n"
+#: Headers of a response that the connection writes.
+_OF_THE_CONNECTION = frozenset({b"connection", b"transfer-encoding"})
 #: Characters that would end a header, or belong to none.
 _INVALID_NAME = re.compile(rb'[\x00-\x1f\x7f()<>@,;:\[\]={} \t\\"]')
 _INVALID_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -64,8 +68,9 @@ class RequestCycle:
     """One request on a connection and the response to it, as the ASGI functions `receive` and `send`."""
 
     __slots__ = (
-        *("_connection", "_has_news", "_is_chunked", "_left", "_news", "_pieces", "disconnected", "expects_continue"),
-        *("is_whole", "keep_alive", "response_complete", "response_started", "scope", "task", "unreceived"),
+        *("_connection", "_has_body", "_has_news", "_is_chunked", "_left", "_news", "_pieces", "disconnected"),
+        *("expects_continue", "is_whole", "keep_alive", "response_complete", "response_started", "scope", "task"),
+        "unreceived",
     )
 
     def __init__(self, connection: HttpConnection, scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
@@ -84,7 +89,8 @@ class RequestCycle:
         self._news: asyncio.Event | None = None
         self.disconnected = False
         self.response_started = self.response_complete = False
-        self._is_chunked = False
+        #: Whether the response may have a body, and whether that is sent in chunks.
+        self._has_body = self._is_chunked = False
         #: Bytes of the response that its head has announced and that are not sent yet; None if it did not say.
         self._left: int | None = None
 
@@ -92,21 +98,24 @@ class RequestCycle:
         """Call the application; respond with an error if it does not respond."""
         try:
             await app(self.scope, self.receive, self.send)
-            problem = None if self.response_complete or self.disconnected else "returned without a whole response"
+            if not (self.response_complete or self.disconnected):
+                self._fail("returned without a whole response")
         except asyncio.CancelledError:
-            self._connection.transport.close()
+            if not self.response_complete:
+                self._connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "The server is stopping; send it again.", self)
             raise
-        except Exception:
-            logger.exception("the application failed")
-            problem = "failed"
+        except (Exception, SystemExit):
+            self._fail("failed", exc_info=True)
         finally:
             self._connection.tasks.discard(self.task)
-        if problem is not None:
-            logger.error("%s %s: the application %s", self.scope["method"], self.scope["path"], problem)
-            if self.response_started:
-                self._connection.transport.close()
-            else:
-                self._connection.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error")
+
+    def _fail(self, problem: str, *, exc_info: bool = False) -> None:
+        method, path = self.scope["method"], quote(self.scope["path"])
+        logger.error("%s %s: the application %s", method, path, problem, exc_info=exc_info)
+        if not self.response_started:
+            self._connection.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal Server Error", self)
+        elif not self.response_complete:  # else the connection belongs to the next request
+            self._connection.close()
 
     def feed(self, piece: bytes) -> None:
         """Take a piece of the body. Once the response is complete, the rest of the request is discarded."""
@@ -160,20 +169,23 @@ class RequestCycle:
         if self.response_started:
             self._send_body(message.get("body", b""), message.get("more_body", False))
         else:
-            self._send_head(message["status"], list(message.get("headers", [])))
+            self._send_head(message["status"], message.get("headers", ()))
 
-    def _send_head(self, status: int, headers: list[Header]) -> None:
-        is_empty = self.scope["method"] == "HEAD" or status in (204, 304)
-        self._is_chunked = not is_empty and self.scope["http_version"] == "1.1"
+    def _send_head(self, status: int, headers: Iterable[Iterable[bytes]]) -> None:
+        lines, left = [], None
         for name, value in headers:
             if _INVALID_NAME.search(name) or _INVALID_VALUE.search(value):
                 raise RuntimeError(f"the header {name!r} of the response has characters that are not allowed")
             kind = name.lower()
-            if kind == b"content-length":
-                self._left, self._is_chunked = int(value), False
-            elif kind == b"connection" and b"close" in value.lower():
+            if kind == b"connection" and b"close" in value.lower():
                 self.keep_alive = False
-        lines = [b"%b: %b\r\n" % header for header in headers if header[0].lower() not in _OF_THE_CONNECTION]
+            if kind == b"content-length":
+                left = int(value)
+            if kind not in _OF_THE_CONNECTION:
+                lines.append(b"%b: %b\r\n" % (name, value))
+        self._left = left
+        self._has_body = self.scope["method"] != "HEAD" and status not in (204, 304)
+        self._is_chunked = self._has_body and left is None and self.scope["http_version"] == "1.1"
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         self._connection.transport.write(b"".join(self._begin(status, lines)))
@@ -190,12 +202,10 @@ class RequestCycle:
 
     def _send_body(self, body: bytes, more: bool) -> None:
         transport = self._connection.transport
-        if self.scope["method"] == "HEAD":
-            self._left = 0
-        elif self._is_chunked:
+        if self._is_chunked:
             end = b"" if more else b"0\r\n\r\n"
             transport.write(b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end)
-        else:
+        elif self._has_body:
             if self._left is not None:
                 self._left -= len(body)
                 if self._left < 0 or (self._left and not more):
@@ -216,23 +226,30 @@ class RequestCycle:
 
     def _complete(self) -> None:
         self.response_complete = True
+        self._pieces.clear()
+        self.unreceived = 0
         self.wake()
         if not self.keep_alive:
-            self._connection.transport.close()
+            self._connection.close()
         self._connection.on_response_complete()
 
 
-#: Headers of a response that the connection writes.
-_OF_THE_CONNECTION = frozenset({b"connection", b"transfer-encoding"})
+def _cycle_of(function: object) -> RequestCycle | None:
+    """Return the request whose `receive` or `send` this is; None if a middleware has replaced it.
+
+    The types must be the very same: some wrappers pass for what they wrap.
+    """
+    cycle = function.__self__ if type(function) is MethodType else None
+    return cycle if type(cycle) is RequestCycle else None
 
 
 def _send_whole_response(send: Send, status: int, headers: list[Header], body: bytes) -> bool:
     """Send a whole response without the messages and coroutines of `send`, and with one write.
 
-    Return False if it has to go through `send`, for example because a middleware has replaced that.
+    Return False if it has to go through `send`.
     """
-    cycle = getattr(send, "__self__", None)
-    if type(cycle) is not RequestCycle or len(body) > _MAX_WAITING or not cycle.can_send_whole:
+    cycle = _cycle_of(send)
+    if cycle is None or len(body) > _MAX_WAITING or not cycle.can_send_whole:
         return False
     cycle.send_whole(status, headers, body)
     return True
@@ -240,8 +257,8 @@ def _send_whole_response(send: Send, status: int, headers: list[Header], body: b
 
 def _take_whole_body(receive: Receive) -> bytes | None:
     """Return the body of a request that has arrived whole, without the coroutine of `receive`; else None."""
-    cycle = getattr(receive, "__self__", None)
-    if type(cycle) is not RequestCycle or not cycle.is_whole or cycle.disconnected:
+    cycle = _cycle_of(receive)
+    if cycle is None or not cycle.is_whole or cycle.disconnected:
         return None
     return cycle.take_body()
 
@@ -293,7 +310,7 @@ class HttpConnection(asyncio.Protocol):
         self._expects_continue = False
         #: The method and version of a head that offers to upgrade.
         self._offering = "", ""
-        #: Whether the parser is between the first byte of a request and its last, and before the end of its head.
+        #: Whether the parser is between the first byte of a request and its last, and before `_cycle` is that request.
         self._in_request = self._in_head = False
         self._is_head_too_large = False
         #: Bytes since the request began or since its body was last fed: an upper bound for a head or for trailers.
@@ -318,7 +335,7 @@ class HttpConnection(asyncio.Protocol):
         #: The timer for the rest of a request, and the bytes that arrived since it was started.
         self._request_timer: asyncio.TimerHandle | None = None
         self._received = 0
-        #: The timer for a client that has to read, while the transport's buffer is full.
+        #: The timer for a client that has to read, while the transport's buffer is full or the connection is closing.
         self._write_timer: asyncio.TimerHandle | None = None
 
     # Called by the event loop
@@ -347,8 +364,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server_state.connections.discard(self)
-        self._stop_request_timer()
         self._stop_write_timer()
+        self._stop_request_timer()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self.budget.release(self)
@@ -383,7 +400,7 @@ class HttpConnection(asyncio.Protocol):
             # Once the response has begun, the rest of the request is discarded.
             discards = self._answering is None or self._answering.response_started
             if self._received > Budget.SMALL and not discards:
-                self.budget.hold(self, self._received, self._loop.time())
+                self._hold(self._received)
         elif self._request_timer is not None:
             self._stop_request_timer()
         if self._waiting:
@@ -392,12 +409,17 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.is_write_paused = True
         self._start_write_timer(self.transport.get_write_buffer_size())
-        self.budget.hold(self, self.unread, self._loop.time())
+        self._hold()
 
     def resume_writing(self) -> None:
         self._stop_write_timer()
         self.budget.release(self)
         self._set_writable()
+        if self.transport.is_closing():
+            self.close()
+
+    def eof_received(self) -> None:
+        self.close()
 
     def _set_writable(self) -> None:
         self.is_write_paused = False
@@ -409,12 +431,12 @@ class HttpConnection(asyncio.Protocol):
     def shutdown(self) -> None:
         """Close the connection, once what is being answered has been answered."""
         if self._answering is None:
-            self.transport.close()
+            self.close()
         else:
             last = self._waiting[-1] if self._waiting else self._answering
             last.keep_alive = False
 
-    # Called by the budget
+    # Memory
 
     @property
     def unread(self) -> int:
@@ -427,6 +449,15 @@ class HttpConnection(asyncio.Protocol):
             self.transport.abort()
         else:
             self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many large requests at the same time; send it again.")
+
+    def _hold(self, size: int = 0) -> None:
+        """Count `size` bytes of requests and what the client has to read."""
+        self.budget.hold(self, size + self.unread, self._loop.time())
+
+    def _release(self) -> None:
+        """Count only what the client has to read."""
+        self.budget.release(self)
+        self._hold()
 
     # Called by the parser
 
@@ -448,7 +479,6 @@ class HttpConnection(asyncio.Protocol):
         parser, headers = self._parser, self._headers
         if self._beside_body > MAX_HEAD:
             self._check_head_size(len(self._url))
-        self._in_head = False
         self._beside_body = self._piece
         version, method = parser.get_http_version(), parser.get_method().decode("ascii")
         if parser.should_upgrade():
@@ -459,7 +489,7 @@ class HttpConnection(asyncio.Protocol):
         path, query = self._url, b""
         if path != b"/":
             parsed = parse_url(path)
-            path, query = parsed.path, parsed.query or b""
+            path, query = parsed.path or b"/", parsed.query or b""
         text = path.decode("ascii")
         scope: Scope = {
             **self._scope,
@@ -473,8 +503,11 @@ class HttpConnection(asyncio.Protocol):
         }
         # Trailers must not pass for headers that a proxy has checked.
         self._headers = []
-        keep_alive = version != "1.0" and parser.should_keep_alive()
-        self._cycle = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
+        # With other versions, the end of a response is that of the connection, and clients do not know 100 Continue.
+        keep_alive = version == "1.1" and parser.should_keep_alive()
+        expects_continue = self._expects_continue and version == "1.1"
+        self._cycle = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=expects_continue)
+        self._in_head = False
         if self._answering is None:
             self._answer(self._cycle)
         else:
@@ -502,6 +535,13 @@ class HttpConnection(asyncio.Protocol):
         self.tasks.add(cycle.task)
 
     # Called by the request that is answered
+
+    def close(self) -> None:
+        """Close the connection when the client has read what was sent to it, for which it has `write_timeout`."""
+        if not self.transport.is_closing():  # transports of TLS do not allow to close them twice
+            self.transport.close()
+        if self._write_timer is None and (left := self.transport.get_write_buffer_size()):
+            self._start_write_timer(left)
 
     def default_lines(self) -> bytes:
         """Return the lines that all responses have: the date, which uvicorn renews every second."""
@@ -534,8 +574,8 @@ class HttpConnection(asyncio.Protocol):
         self._answering = None
         if not self._in_request:
             self._cycle = None
-        elif not self.unread:
-            self.budget.release(self)
+        else:
+            self._release()
         if self.transport.is_closing():
             return
         self.resume_reading()
@@ -565,8 +605,8 @@ class HttpConnection(asyncio.Protocol):
         left = self.idle_since + self._keep_alive - self._loop.time()
         if left > 0:
             self._idle_timer = self._loop.call_later(left, self._close_if_idle)
-        elif not self.transport.is_closing():
-            self.transport.close()
+        else:
+            self.close()
 
     @property
     def idle_since(self) -> float | None:
@@ -576,7 +616,7 @@ class HttpConnection(asyncio.Protocol):
     def _close_idle_connection(self) -> bool:
         """Close the connection that has been idle for longest; return False if none is idle."""
         idle = {
-            each.idle_since: each.transport
+            each.idle_since: each
             for each in self._server_state.connections
             if isinstance(each, HttpConnection)
             and each.idle_since is not None
@@ -601,11 +641,11 @@ class HttpConnection(asyncio.Protocol):
         if self._waiting or self._behind:
             self._is_held = True
             self.pause_reading()
-            self.budget.hold(self, len(self._behind), self._loop.time())
+            self._hold(len(self._behind))
         elif self._is_held:
             self._is_held = False
             self.resume_reading()
-            self.budget.release(self)
+            self._release()
 
     def _parse_again(self, data: bytes, error: Exception) -> None:
         """Go on after a request that offers to upgrade, or refuse data that cannot be parsed."""
@@ -642,17 +682,23 @@ class HttpConnection(asyncio.Protocol):
     def _refuse_head(self) -> None:
         self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"Headers and trailers may have {MAX_HEAD} bytes.")
 
-    def refuse(self, status: HTTPStatus, text: str) -> None:
-        """Send an error, unless a response has begun, and close the connection."""
-        cycles = (self._answering, self._cycle if self._in_request and not self._in_head else None)
-        has_response = any(cycle is not None and cycle.response_started for cycle in cycles)
-        if not has_response and not self.transport.is_closing():
+    def refuse(self, status: HTTPStatus, text: str, cycle: RequestCycle | None = None) -> None:
+        """Respond with an error to `cycle`, or else to the request that is being read, and close the connection.
+
+        Nothing is sent if that response has begun, or if it is not its turn: a client would take the error for the
+        response to an earlier request.
+        """
+        if cycle is None and self._in_request and not self._in_head:
+            cycle = self._cycle
+        is_its_turn = self._answering is None or self._answering is cycle
+        has_begun = cycle is not None and cycle.response_started
+        if is_its_turn and not has_begun and not self.transport.is_closing():
             retry = "retry-after: 1\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
             self.transport.write(
                 f"HTTP/1.1 {status.value} {status.phrase}\r\n{retry}content-type: text/plain; charset=utf-8\r\n"
                 f"content-length: {len(text)}\r\nconnection: close\r\n\r\n{text}".encode("ascii")
             )
-        self.transport.close()
+        self.close()
 
     # Timers
 
@@ -670,15 +716,16 @@ class HttpConnection(asyncio.Protocol):
         if self._in_request:
             self.refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not arrive in time.")
         else:
-            self.transport.close()
+            self.close()
 
     def _stop_request_timer(self) -> None:
         if self._request_timer is not None:
             self._request_timer.cancel()
             self._request_timer = None
-            self.budget.release(self)
+            self._release()
 
     def _start_write_timer(self, left: int) -> None:
+        self._stop_write_timer()
         self._write_timer = self._loop.call_later(self.write_timeout, self._check_reader, left)
 
     def _check_reader(self, before: int) -> None:

@@ -95,19 +95,22 @@ class Journal:
 #: Ids are drawn for many at once, because a system call for each costs 3 % of a send.
 _DRAWN = 128
 _ids: list[str] = []
-# A child process must not use the same ones.
-os.register_at_fork(after_in_child=_ids.clear)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    # A child process must not use the same ones.
+    os.register_at_fork(after_in_child=_ids.clear)
 
 
 def new_id() -> str:
-    """Return a UUID of version 7: the time, then 72 random bits.
+    """Return a UUID of version 7: the time at which it was drawn, then 72 random bits.
 
     Ids that begin with the time lie side by side in the indexes of a database. With random ones, every new task would
     change pages all over the file, which costs a fifth of the rate of sends on SQLite.
     """
-    if not _ids:
-        _ids.extend(_draw_ids())
-    return _ids.pop()
+    while True:
+        try:
+            return _ids.pop()
+        except IndexError:  # in a thread, too, which may take the last one between a check and `pop`
+            _ids.extend(_draw_ids())
 
 
 def _draw_ids() -> list[str]:

@@ -48,7 +48,7 @@ class Budget:
     free again, starting with those that have stood still for longest.
     """
 
-    #: The bytes from which uvicorn makes an application wait for its client, too.
+    #: The bytes from which an application has to wait for its client, too.
     SMALL = 64 * 1024
 
     def __init__(self, most: int) -> None:

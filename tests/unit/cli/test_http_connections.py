@@ -7,11 +7,13 @@ import logging
 import re
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,6 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from errands.cli import http_connections
 from errands.cli.http_connections import MAX_HEAD, HttpConnection
+from errands.runtime.settings import Settings
+from errands.server.asgi import HttpExchange
 from errands.server.large_work import Budget
 from tests.live import live
 from tests.unit.cli.processes import Served
@@ -35,20 +39,28 @@ class Agent:
     """Reads the whole body and says how long it was; from `/slow` after some time, from `/much` with a lot of bytes.
 
     From `/much-at-once` it gives as many without waiting for the client to take them. `/unread` answers before it
-    reads.
+    reads, `/refused` once more of the body has arrived than a connection holds.
     """
 
     def __init__(self) -> None:
+        self.began = False
         self.gone = threading.Event()
         #: Those of the last request, once it was read.
         self.headers: dict[bytes, bytes] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.began = True
         if scope["path"] == "/unread":
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"unread", "more_body": scope["query_string"] == b"more"})
             while (await receive())["type"] == "http.request":
                 pass
+            return
+        if scope["path"] == "/refused":
+            while HttpConnection.budget.total < 100_000:
+                await asyncio.sleep(0)
+            await send({"type": "http.response.start", "status": 413, "headers": []})
+            await send({"type": "http.response.body"})
             return
         size, message = 0, await receive()
         while message["type"] == "http.request":
@@ -227,6 +239,28 @@ def test_trailers_of_a_request_that_was_answered_have_the_same_bound(url: str) -
         assert heard(client) == b""
 
 
+@pytest.mark.parametrize(
+    ("address", "path", "raw_path", "query"),
+    [
+        ("/", "/", b"/", b""),
+        ("/a%2Fb%C3%A9?c=%41#d", "/a/b\u00e9", b"/a%2Fb%C3%A9", b"c=%41"),
+        ("//a", "//a", b"//a", b""),
+        ("http://y/a?b", "/a", b"/a", b"b"),
+        ("http://y", "/", b"/", b""),
+        ("http://y?b", "/", b"/", b"b"),
+    ],
+)
+def test_addresses_may_be_complete_and_encoded(address: str, path: str, raw_path: bytes, query: bytes) -> None:
+    seen: list[tuple[str, bytes, bytes]] = []
+
+    async def look(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append((scope["path"], scope["raw_path"], scope["query_string"]))
+
+    with live(look, http=HttpConnection) as url:
+        exchange(url, request(address))
+    assert seen == [(path, raw_path, query)]
+
+
 #: What Java's client says with its first request to a server.
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 
@@ -267,6 +301,111 @@ def test_what_is_no_address_is_refused_with_an_offer_too(url: str) -> None:
     assert exchange(url, request("http://x:y/", head=OFFER)).startswith(b"HTTP/1.1 400 ")
 
 
+async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with the status in the path, with an announced length if there is a query, and always with a body."""
+    length = [[b"Content-Length", b"5"]] if scope["query_string"] else []
+    await receive()
+    await send({"type": "http.response.start", "status": int(scope["path"][1:]), "headers": length})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+@pytest.fixture(scope="module")
+def answering() -> Iterator[str]:
+    with live(answer, http=HttpConnection, timeout_keep_alive=3600) as url:
+        yield url
+
+
+@pytest.mark.parametrize("query", ["", "?length"])
+@pytest.mark.parametrize("line", ["GET /204", "GET /304", "HEAD /200"])
+def test_answers_that_have_no_body_are_sent_without_it(answering: str, line: str, query: str) -> None:
+    """Clients would take it for the next answer."""
+    said = exchange(answering, f"{line}{query} HTTP/1.1\r\n\r\n".encode() + request("/200?length"))
+    assert said.count(b"HTTP/1.1") == 2
+    assert b"\r\n\r\nHTTP/1.1 200 OK\r\n" in said
+    assert (b"content-length: 5" in said.lower().split(b"\r\n\r\n")[0]) == bool(query)
+    assert said.count(b"hello") == 1
+
+
+@pytest.mark.parametrize("version", ["0.9", "1.0", "2.0"])
+def test_answers_to_other_versions_of_http_end_with_the_connection(answering: str, version: str) -> None:
+    sent = f"GET /200 HTTP/{version}\r\nConnection: keep-alive\r\nExpect: 100-continue\r\n\r\n".encode()
+    head, body = exchange(answering, sent).split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nconnection: close" in head
+    assert body == b"hello"
+
+
+class Wrapper:
+    """Passes for the function that it wraps, as those of some packages for tracing do."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    async def __call__(self, *arguments: Any) -> Any:
+        self.calls += 1
+        return await self._function(*arguments)
+
+
+def test_middleware_that_wraps_receive_or_send_is_not_passed_by() -> None:
+    made: list[Wrapper] = []
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        made.extend([Wrapper(receive), Wrapper(send)])
+        request = HttpExchange(scope, made[0], made[1], Settings())
+        await request.respond(200, await request.body())
+
+    with live(wrapped, http=HttpConnection) as url:
+        assert exchange(url, request(length=5, body=b"hello")).endswith(b"\r\n\r\nhello")
+    assert [each.calls for each in made] == [1, 2]
+
+
+async def failing(scope: Scope, receive: Receive, send: Send) -> None:
+    """Fails before the answer, in it, or after it while the next request is answered."""
+    if scope["path"] == "/next":
+        await asyncio.sleep(3 * PATIENCE)
+    elif scope["path"] == "/exit":
+        sys.exit("no")
+    elif scope["path"] != "/after":
+        assert scope["path"] == "/in", "before"
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello", "more_body": scope["path"] == "/in"})
+    if scope["path"] == "/after":
+        await asyncio.sleep(PATIENCE)
+    assert scope["path"] == "/next", "in or after"
+
+
+@pytest.mark.parametrize("path", ["/exit", "/in", "/after", "/before", "/%0Aforged"])
+def test_an_application_that_fails_is_logged_and_its_client_told(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    with live(failing, http=HttpConnection, access_log=False) as url:
+        said = exchange(url, request(path, head=b"") + request("/next"))
+    if path == "/after":
+        assert said.endswith(b"hello\r\n0\r\n\r\n")
+        assert said.count(b"HTTP/1.1 200 ") == 2
+    elif path == "/in":
+        assert said.endswith(b"\r\n\r\n5\r\nhello\r\n")
+    else:
+        assert said.startswith(b"HTTP/1.1 500 ")
+    assert [record.getMessage() for record in caplog.records if record.name == http_connections.__name__] == [
+        f"POST {path}: the application failed"
+    ]
+
+
+def test_a_request_that_a_stopping_server_does_not_wait_for_may_be_sent_again(agent: Agent) -> None:
+    with ExitStack() as stack:
+        with live(agent, http=HttpConnection) as url:
+            client = stack.enter_context(connected(url))
+            client.sendall(request(head=b"", length=5, body=b"he"))
+            while not agent.began:
+                pass
+        said = heard(client)
+    assert said.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 1\r\n" in said
+
+
 @pytest.mark.parametrize("sent", [b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nX: ", request(length=5, body=b"he")])
 def test_a_request_that_does_not_come_to_its_end_is_given_up(impatient: str, agent: Agent, sent: bytes) -> None:
     while not (said := exchange(impatient, sent)):
@@ -300,6 +439,11 @@ def test_requests_that_come_one_upon_the_other_are_all_answered(impatient: str) 
     said = b""
     while not all(b"%d bytes" % size in said for size in range(3)):
         said = exchange(impatient, first + second + request())
+
+
+@pytest.mark.parametrize("second", [b"\x00\r\n\r\n", request(head=header(MAX_HEAD)), request("http://x:y/")])
+def test_what_is_wrong_with_a_request_is_not_the_answer_to_the_one_before_it(url: str, second: bytes) -> None:
+    assert exchange(url, request("/slow", head=b"") + second) == b""
 
 
 def test_a_client_that_leaves_while_requests_wait_is_no_error(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -362,6 +506,15 @@ def test_what_is_thrown_away_after_an_answer_costs_no_other_client_its_place(
         assert b"190000 bytes" in heard(first)
 
 
+def test_the_rest_of_a_request_that_was_answered_early_is_thrown_away(url: str, budget: Budget) -> None:
+    """Many clients send all of it before they look at the answer."""
+    size = 20_000_000
+    said = exchange(url, request("/refused", head=b"", length=size, body=bytes(size)) + request())
+    assert said.startswith(b"HTTP/1.1 413 ")
+    assert b"0 bytes" in said
+    assert not budget.total
+
+
 def test_of_answers_that_are_not_read_the_one_that_stood_still_for_longest_is_cut_off(url: str, budget: Budget) -> None:
     with connected(url) as first, connected(url) as second:
         first.sendall(request("/much-at-once"))
@@ -374,6 +527,26 @@ def test_of_answers_that_are_not_read_the_one_that_stood_still_for_longest_is_cu
         pass
 
 
+@pytest.mark.parametrize("size", [5, 150_000])
+def test_an_answer_that_is_not_read_is_counted_while_the_client_sends_more(
+    url: str, agent: Agent, budget: Budget, size: int
+) -> None:
+    with connected(url) as client:
+        client.sendall(request("/much-at-once", head=b""))
+        while budget.total < 20_000_000:
+            pass
+        agent.headers = {}
+        next_request = request(head=b"X: next\r\n", length=size, body=bytes(size))
+        client.sendall(next_request[:-2])
+        time.sleep(0.05)  # so that the rest is read on its own
+        client.sendall(next_request[-2:])
+        while b"x" not in agent.headers:
+            pass
+        assert budget.total > 20_000_000
+    while budget.total:
+        pass
+
+
 def test_a_client_that_does_not_read_is_let_go(impatient: str, agent: Agent) -> None:
     with ExitStack() as stack:
         while not agent.gone.is_set():
@@ -381,6 +554,42 @@ def test_a_client_that_does_not_read_is_let_go(impatient: str, agent: Agent) -> 
             with suppress(ConnectionError):
                 client.sendall(request("/much?until-gone"))
             agent.gone.wait(10 * PATIENCE)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("way", [b"Connection: close\r\n", b"", "half-closed"])
+def test_a_closed_connection_does_not_wait_forever_for_its_client(way: bytes | str, loop: str) -> None:
+    """Whether it was closed with the answer, because it was idle or because the client has ended its side."""
+    made: list[HttpConnection] = []
+    lost = threading.Event()
+
+    class Watched(Impatient):
+        request_timeout = 60.0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            made.append(self)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            lost.set()
+
+    async def fill(scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with so much that some of it stays here, but less than what makes the application wait."""
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not made[0].transport.get_write_buffer_size():
+            await send({"type": "http.response.body", "body": bytes(10_000), "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b"end"})
+
+    options = {"loop": loop, "timeout_keep_alive": PATIENCE if way == b"" else 3600}
+    with live(fill, http=Watched, **options) as url, connected(url) as client:
+        client.sendall(request(head=way if isinstance(way, bytes) else b""))
+        if way == "half-closed":
+            while not (made and made[0].idle_since):
+                pass
+            client.shutdown(socket.SHUT_WR)
+        assert lost.wait(10)
 
 
 def test_a_client_that_reads_gets_everything(url: str) -> None:

@@ -151,7 +151,7 @@ def test_a_password_in_an_address_that_cannot_be_used_is_not_shown(tmp_path: Pat
 
 
 def test_a_password_is_not_shown_with_the_settings() -> None:
-    assert "hush" not in repr(Settings(storage="redis://:hush@localhost", push_secret="hush"))
+    assert "hunter2" not in repr(Settings(storage="redis://:hunter2@localhost", push_secret="hunter2" * 8))
 
 
 def test_a_program_that_fails_shows_its_own_lines_only(tmp_path: Path) -> None:
