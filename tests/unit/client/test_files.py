@@ -199,8 +199,8 @@ async def test_a_name_that_changes_its_address_gains_nothing() -> None:
     async def rebind(host: str, port: int) -> list[str]:
         return answers.pop()
 
+    guarded = files("http://files.example", Outbound(resolve=rebind))
     with pytest.raises(FileRefusedError, match=r"leads to 127\.0\.0\.1"):
-        guarded = files("http://files.example", Outbound(resolve=rebind))
         await guarded.download("http://files.example/x", SESSION, max_bytes=9)
     assert len(answers) == 1
 
