@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -52,12 +53,19 @@ class Archive(Worker):
         await ctx.complete()
 
 
-def archive(folder: Path, **options: Any) -> A2AServer:
+class Idle(Worker):
+    """Asks, so that tasks stay open."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.request_input("more?")
+
+
+def archive(folder: Path, worker: Worker | None = None, **options: Any) -> A2AServer:
     keys = {f"{name}'s": name for name in ("alice", "bob", "denied", "auditor", "operator")}
     callers = {**keys, "tenant's": Caller(owner="alice", tenant="acme")}
     jwt = JWTAuth(issuer=ISSUER, audience=AUDIENCE, keys=KEYS.published())
     return A2AServer(
-        worker=Archive(),
+        worker=worker or Archive(),
         agent_card=CARD,
         storage="memory",
         blobs=str(folder / "blobs"),
@@ -191,3 +199,31 @@ async def test_a_file_is_uploaded_with_the_credentials_of_its_message(tmp_path: 
         bobs = await client.upload(LARGE)
         with pytest.raises(InvalidParamsError):
             await client.send([bobs], credentials=KEYS.token("alice"))
+
+
+@pytest.mark.parametrize("storage", ["memory", "sqlite"])
+async def test_files_count_for_the_bytes_of_their_owner(storage: str, tmp_path: Path) -> None:
+    server = archive(tmp_path, caller_max_bytes=1_000_000, worker=Idle())
+    if storage == "sqlite":
+        server.use_storage(f"sqlite:///{tmp_path}/tasks.db")
+    async with server, http_client(server) as http:
+        first = (await send(http, ALICE, (await upload(http, ALICE)).json()["url"])).json()["task"]
+        assert (await send(http, ALICE, (await upload(http, ALICE)).json()["url"])).status_code == 200
+        files = stored_files(tmp_path)
+        for more in ({}, {"taskId": first["id"]}):
+            inside = {"raw": base64.b64encode(LARGE).decode()}
+            refused = await http.post("/message:send", json={"message": message(parts=[inside], **more)}, headers=ALICE)
+            assert (refused.status_code, refused.json()["error"]["details"][0]["reason"]) == (429, "TOO_MANY_BYTES")
+        assert stored_files(tmp_path) == files
+        assert (await send(http, key("bob"), (await upload(http, key("bob"))).json()["url"])).status_code == 200
+    if storage == "sqlite":
+        # The next process knows it, too.
+        server = archive(tmp_path, caller_max_bytes=1_000_000, worker=Idle())
+        server.use_storage(f"sqlite:///{tmp_path}/tasks.db")
+        async with server:
+            assert server.blobs is not None
+            assert 800_000 < await server.blobs.stored_bytes(server.engine, server.scope("alice")) < 810_000
+
+
+def stored_files(folder: Path) -> int:
+    return sum(1 for path in (folder / "blobs").rglob("*") if path.is_file())
