@@ -22,7 +22,7 @@ from errands.errors import (
 )
 from errands.runtime.quotas import MAX_CALLERS, OpenStreams, RequestRate
 from errands.server.asgi import HttpExchange
-from errands.server.request_guard import client_address
+from errands.server.request_guard import client_network
 from errands.testing import ManualClock, connect, http_client, serve
 from tests.cells import every_engine, one_engine
 from tests.interaction.agents import Asks, Echo, Gated, Patient
@@ -148,7 +148,7 @@ def address(client: str | None, *forwarded: str, **settings: Any) -> str:
     headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
     scope = {"type": "http", "headers": headers, "client": None if client is None else (client, 5)}
     unused: Any = None
-    return client_address(HttpExchange(scope, unused, unused, Settings()), Settings(**settings))
+    return client_network(HttpExchange(scope, unused, unused, Settings()), Settings(**settings))
 
 
 @pytest.mark.parametrize(
