@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,12 @@ from errands import (
 )
 from errands.client.credentials import BearerToken
 from errands.errors import InvalidParamsError
+from errands.runtime.blobs import PIECE
 from errands.testing import BASE_URL, http_client
 from tests.auth.issuer import AUDIENCE, ISSUER, Keys, now
 from tests.interaction.wire import message
+from tests.unit.client.serving import serving
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -227,3 +232,24 @@ async def test_files_count_for_the_bytes_of_their_owner(storage: str, tmp_path: 
 
 def stored_files(folder: Path) -> int:
     return sum(1 for path in (folder / "blobs").rglob("*") if path.is_file())
+
+
+async def test_one_caller_with_many_slow_uploads_leaves_room_for_others(tmp_path: Path) -> None:
+    server = archive(tmp_path, max_buffered_bytes=16 * 2 * PIECE)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(server)
+        url = await stack.enter_async_context(serving(server.app))
+        readers: list[asyncio.StreamReader] = []
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            stack.callback(writer.close)
+            head = "POST /blobs HTTP/1.1\r\nHost: localhost\r\nX-API-Key: alice's\r\nContent-Length: 9\r\n\r\nx"
+            writer.write(head.encode())
+            readers.append(reader)
+        answers = [asyncio.create_task(reader.readline()) for reader in readers]
+        stack.callback(lambda: [one.cancel() for one in answers])
+        await until(lambda: sum(one.done() for one in answers) == 18)
+        assert {one.result() for one in answers if one.done()} == {b"HTTP/1.1 429 Too Many Requests\r\n"}
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+        assert (await upload(http, ALICE)).json()["error"]["details"][0]["reason"] == "TOO_MANY_STREAMS"
+        assert (await upload(http, key("bob"))).status_code == 201

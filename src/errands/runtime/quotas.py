@@ -104,10 +104,10 @@ class RequestRate:
 class OpenStreams:
     """Counts the open streams of each caller."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, setting: str = "caller_max_streams") -> None:
         self._most = most
         self._open: dict[CallerKey, int] = {}
-        self._refusals = Refusals("caller_max_streams")
+        self._refusals = Refusals(setting)
 
     def open(self, caller: CallerKey) -> Callable[[], None]:
         """Count a stream, and return what to call when it is closed. Raise `TooManyStreamsError`."""

@@ -224,7 +224,10 @@ class CardPublisher:
         return self.signer.sign(built, versions=readers, base_url=base_url)
 
     def _signs(self, base_url: str, exchange: IncomingRequest) -> bool:
-        """Return whether there is a key and the address is ours. That of a `Host` header is the client's, which may name any other."""
+        """Return whether there is a key, and the address is ours.
+
+        That of a `Host` header is the client's, which may name any other.
+        """
         if self.signer is None or self._settings.public_url:
             return self.signer is not None
         # For development. Others could have a card signed that leads readers to something on their own machine.
