@@ -493,5 +493,4 @@ def _without_message(status: core.TaskStatus) -> core.TaskStatus:
 
 def _names(call: CallContext) -> tuple[str, ...]:
     """Return the names under which the caller may be asked."""
-    owner = call.scope.owner if call.acting is None else call.acting
-    return tuple(reviewer(name) for name in (owner, call.email) if name)
+    return tuple(reviewer(name) for name in (call.caller, call.email) if name)

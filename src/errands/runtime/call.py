@@ -62,6 +62,11 @@ class CallContext(msgspec.Struct):
     #: Where the call waits before it reads more than `LARGE` bytes; None: it does not wait.
     large_reads: LargeReads | None = None
 
+    @property
+    def caller(self) -> str:
+        """Who makes the call, also in the scope of another owner."""
+        return self.scope.owner if self.acting is None else self.acting
+
     async def load(self, engine: Engine, task_id: str) -> StoredTask:
         """Load a task for the caller. Raises `TaskNotFoundError`."""
         if self.large_reads is None:

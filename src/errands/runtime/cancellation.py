@@ -193,4 +193,4 @@ def _cancel_event(call: CallContext) -> Draft:
     """Return the event that a task is to be canceled, with the caller if that is to be known."""
     if not call.address:
         return Draft("cancel", b"{}")
-    return Draft("cancel", encode(CancelRequest(caller=call.scope.owner, address=call.address)))
+    return Draft("cancel", encode(CancelRequest(caller=call.caller, address=call.address)))

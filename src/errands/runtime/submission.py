@@ -454,7 +454,7 @@ class Submitter:
             email=call.email,
             parent=call.parent,
             depth=depth,
-            caller=call.scope.owner if call.address else "",
+            caller=call.caller if call.address else "",
             address=call.address,
         )
 
