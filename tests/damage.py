@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from errands.engines.base import Engine
 from errands.engines.memory import MemoryEngine
@@ -82,6 +83,26 @@ async def damage_head(engine: Engine, task_id: str) -> None:
         key = engine.keys("task", task_id)
         record = await client.hget(key, "record")
         await client.hset(key, "record", record[: len(record) // 2])
+
+
+async def damage_push(engine: Engine, task_id: str, config_id: str, data: bytes = GARBAGE) -> None:
+    """Replaces a push config of a task."""
+    if isinstance(engine, SQLiteEngine):
+        statement = "UPDATE pushes SET config = ? WHERE task = (SELECT no FROM tasks WHERE id = ?) AND id = ?"
+        _sqlite(engine, statement, data, task_id, config_id)
+    elif isinstance(engine, PostgresEngine):
+        text = data.decode("latin-1").replace("\0", "")
+        statement = "UPDATE pushes SET config = $1 WHERE task_id = $2 AND id = $3"
+        await _postgres(engine, statement, text, task_id, config_id)
+        if data == GARBAGE:
+            await _postgres(engine, "UPDATE tasks SET pushes = $1 WHERE id = $2", text, task_id)
+    elif isinstance(engine, RedisEngine):
+        client: Any = engine.parts.server.client
+        key = engine.keys("pushes", task_id)
+        if data != GARBAGE:
+            entry = msgspec.msgpack.decode(await client.hget(key, config_id))
+            data = msgspec.msgpack.encode({**entry, "config": data.decode()})
+        await client.hset(key, config_id, data)
 
 
 def _sqlite(engine: SQLiteEngine, statement: str, *values: object) -> None:

@@ -40,7 +40,7 @@ KEY = "a key that is revoked later"
 CARD = AgentCardConfig(
     name="Vault",
     description="Keeps secrets.",
-    capabilities=CapabilitiesConfig(streaming=True, extended_agent_card=True),
+    capabilities=CapabilitiesConfig(streaming=True, extended_agent_card=True, push_notifications=True),
 )
 
 
@@ -126,11 +126,6 @@ class Line:
         is_missing = (self.version, self.binding, operation.name) == ("0.3", "grpc", "ListTasks")
         return "UNSUPPORTED_OPERATION" if is_missing else None
 
-    def missing(self, operation: Operation) -> str | None:
-        """The same, or the reason for which everyone is refused who is let in: the agent does not offer it."""
-        is_offered = operation.capability != "push_notifications" or CARD.capabilities.push_notifications
-        return self.lacking(operation) or (None if is_offered else "PUSH_NOTIFICATION_NOT_SUPPORTED")
-
     async def outcome(
         self, transport: Transport, operation: Operation, task_id: str, tenant: str | None
     ) -> tuple[str | None, Any]:
@@ -162,6 +157,7 @@ def vault(keys: Keys, api_keys: ApiKeyAuth, **options: Any) -> A2AServer:
         storage="memory",
         auth=[jwt, api_keys],
         extended_card_provider=lambda request: _extended(),
+        push_concurrency=0,
         **options,
     )
 
@@ -176,6 +172,10 @@ async def test_exactly_the_owner_gets_through_and_nothing_leaks(version: str, bi
         async with line.transport(owner) as transport:
             opened = await line.call(transport, OPERATIONS["SendMessage"], "", None)
             task_id = opened.task.id
+            hook = requests.TaskPushNotificationConfig(
+                task_id=task_id, id="c", url="https://example.com/hook", token=SECRET
+            )
+            await transport.call(OPERATIONS["CreateTaskPushNotificationConfig"], hook, read_timeout=10)
             log = await server.engine.load(task_id, None)
             assert (log.scope.tenant, log.scope.owner) == ("acme", "alice")
         async with line.transport(Caller("key", {"X-API-Key": KEY})) as transport:
@@ -190,11 +190,13 @@ async def test_exactly_the_owner_gets_through_and_nothing_leaks(version: str, bi
             token = caller.headers.get("Authorization", " ").split(" ")[1] or caller.headers.get("X-API-Key", "?")
             assert not [said for said in line.seen if SECRET in said or token in said]
         assert (await server.engine.load(task_id, None)).version == log.version
+        assert [one.token for one in await server.engine.push_configs(task_id, log.scope)] == [SECRET]
         async with line.transport(owner) as transport:
-            # Canceling ends the task, so it comes last.
-            for operation in sorted(OPERATIONS.values(), key=lambda one: one.name == "CancelTask"):
+            # Canceling ends the task, and deleting its config ends that, so they come last.
+            last = ("DeleteTaskPushNotificationConfig", "CancelTask")
+            for operation in sorted(OPERATIONS.values(), key=lambda one: one.name in last):
                 reason, _ = await line.outcome(transport, operation, task_id, None)
-                assert reason == line.missing(operation), operation.name
+                assert reason == line.lacking(operation), operation.name
         assert (await server.engine.load(task_id, None)).state is TaskState.CANCELED
 
 
@@ -209,7 +211,7 @@ async def _check_refusal(line: Line, transport: Transport, operation: Operation,
     elif operation.name == "GetExtendedAgentCard":
         assert reason is None, where
     else:
-        assert reason == (line.missing(operation) or "TASK_NOT_FOUND"), where
+        assert reason == (line.lacking(operation) or "TASK_NOT_FOUND"), where
 
 
 async def _extended() -> AgentCardConfig:

@@ -17,7 +17,7 @@ import pytest
 from errands import IntrospectionAuth, JWTAuth, OIDCAuth, TaskContext, Worker
 from errands.errors import ConfigurationError, UnavailableError
 from errands.outbound import Outbound, Resolve
-from errands.server.auth import AuthScheme
+from errands.server.auth import AuthScheme, RefusedCredentialsError
 from errands.server.tokens import BearerAuth, IssuerError, IssuerKeys
 from errands.testing import http_client, serve
 from tests.auth.issuer import AUDIENCE, ISSUER, Keys, Provider, now
@@ -326,6 +326,32 @@ async def test_an_active_token_is_accepted_and_asked_about_once(idp: Provider) -
         assert idp.asked["/introspect"] == 2
         assert await status(http, idp.token(aud="other")) == 401
         assert await status(http, idp.token(iss="https://evil.example.com")) == 401
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ({"active": True, "sub": "alice", "aud": AUDIENCE, "exp": None}, ""),
+        ({"active": True, "sub": "alice", "aud": [AUDIENCE, 1], "exp": 9e9}, ""),
+        ({"active": True, "sub": "alice", "aud": 42}, "aud"),
+        ({"active": True, "sub": "alice", "aud": {AUDIENCE: 1}}, "aud"),
+        ({"active": True, "sub": "alice", "aud": AUDIENCE, "exp": "soon"}, "expired"),
+        ({"active": "true", "sub": "alice", "aud": AUDIENCE}, "not valid"),
+        ([], "not valid"),
+    ],
+)
+async def test_an_unusual_answer_is_understood_or_refused(answer: Any, problem: str) -> None:
+    scheme = IntrospectionAuth(url="https://id.example.com", client_id="a", client_secret="b", audience=AUDIENCE)
+
+    async def ask(*_: Any, **__: Any) -> Any:
+        return answer
+
+    scheme.ask = ask  # type: ignore[method-assign]
+    if problem:
+        with pytest.raises(RefusedCredentialsError, match=problem):
+            await scheme.claims_of("token")
+    else:
+        assert (await scheme.claims_of("token"))["sub"] == "alice"
 
 
 async def test_a_revoked_token_is_refused_once_its_answer_is_old(idp: Provider) -> None:

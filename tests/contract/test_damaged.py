@@ -26,7 +26,8 @@ from tests.contract.changes import (
     message_draft,
 )
 from tests.contract.conftest import OpenEngine
-from tests.damage import GARBAGE, MISFIT, damage_event, damage_head
+from tests.contract.test_outbox import config, settled
+from tests.damage import GARBAGE, MISFIT, damage_event, damage_head, damage_push
 
 pytestmark = pytest.mark.anyio
 
@@ -381,3 +382,24 @@ async def test_a_damaged_task_can_be_deleted_by_whoever_knows_its_id_alone(
     assert sorted([stored.task.id async for stored in engine.every_task()]) == ["one", "two"]
     clock.advance(LEASE_MS)
     assert await claim(engine, clock) == ["one", "two"]
+
+
+@pytest.mark.parametrize("data", [GARBAGE, b'{"id":42}'], ids=["garbage", "misfit"])
+async def test_a_damaged_push_config_does_not_hold_up_other_webhooks(
+    engine: Engine, changes: Changes, clock: ManualClock, data: bytes
+) -> None:
+    if isinstance(engine, MemoryEngine):
+        pytest.skip("a config in memory is never decoded")
+    await engine.commit(changes.start("bad", push=config("a", token="secret")))
+    await engine.commit(changes.move("bad", push=config("b")))
+    clock.advance(1)
+    await engine.commit(changes.start("good", push=config()))
+    await damage_push(engine, "bad", "a", data)
+    for _ in range(2):
+        claimed = await engine.claim_deliveries(AGENT, 10, lambda host: 10, clock() + LEASE_MS)
+        assert [(entry.task_id, entry.config.id) for entry in claimed] == [("good", "c")]
+        clock.advance(LEASE_MS)
+    assert sorted([entry.config.id async for entry in engine.outbox()]) == ["b", "c"]
+    assert [one.id for one in await engine.push_configs("bad", ME)] == ["b"]
+    assert {task.task.id for task in (await engine.list(ListQuery(scope=ME))).tasks} == {"bad", "good"}
+    await engine.settle_deliveries([settled(claimed[0], 1)])

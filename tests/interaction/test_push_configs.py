@@ -151,6 +151,10 @@ MALFORMED = [
     "http://example.com\\@127.0.0.1/",
     "http://example.com:99999/",
     "http://example.com:port/",
+    "http://example.com:0/",
+    "http://example.com:-1/",
+    "http://xn--/",
+    "http://xn--a.com/",
     "http://example.com/" + "a" * 3000,
     "http://exämple.com/",
 ]
@@ -175,6 +179,8 @@ async def test_a_webhook_that_may_not_be_called_is_refused(url: str) -> None:
     [
         {"token": "a\r\nX-Injected: 1"},
         {"token": "ä"},
+        {"token": " X-Injected"},
+        {"token": "X-Injected "},
         {"token": "a" * 5000},
         {"authentication": {"scheme": "Bearer\r\nX-Injected: 1"}},
         {"authentication": {"scheme": ""}},

@@ -63,9 +63,25 @@ async def test_the_card_is_signed_once_for_all_requests(http: httpx.AsyncClient)
 async def test_no_card_is_signed_for_an_address_that_the_client_made_up() -> None:
     server = signing_server(public_url=None)
     async with server, http_client(server) as client:
-        for host, is_signed in (("evil.example", False), ("127.0.0.1:80", True), ("localhost", True)):
-            answer = await client.get(CARD_PATH, headers={"Host": host})
-            assert ("signatures" in answer.json()) is is_signed
+        for server_host, host, is_signed in (
+            ("127.0.0.1", "evil.example", False),
+            ("127.0.0.1", "127.0.0.1:80", True),
+            ("localhost", "localhost", True),
+            ("192.0.2.1", "localhost", False),  # a stranger wants a card for something on the reader's machine
+            ("192.0.2.1", "127.0.0.1:9999", False),
+        ):
+            answer = await client.get(f"http://{server_host}{CARD_PATH}", headers={"Host": host})
+            assert ("signatures" in answer.json()) is is_signed, (server_host, host)
+
+
+@pytest.mark.parametrize(
+    "forwarded", [{"X-Forwarded-Host": "localhost"}, {"X-Forwarded-Host": "evil.example\\@localhost"}]
+)
+async def test_a_card_with_a_forwarded_address_is_not_signed(forwarded: dict[str, str]) -> None:
+    server = signing_server(public_url=None, trust_forwarded=True)
+    async with server, http_client(server) as client:
+        answer = await client.get(f"http://127.0.0.1{CARD_PATH}", headers=forwarded)
+        assert "signatures" not in answer.json()
 
 
 async def test_without_keys_there_is_no_key_set() -> None:
@@ -81,7 +97,7 @@ async def test_keys_come_from_files_that_the_settings_name(tmp_path: Path) -> No
     second.write_text(json.dumps(OTHER.as_dict(private=True)))
     server = serve(Echo(), agent_card=card(), card_signing_keys=f"{first}, {second}", card_signing_jku=JWKS_PATH)
     async with server, http_client(server) as client:
-        found = await client.get(CARD_PATH, headers={"Host": "localhost"})
+        found = await client.get(f"http://localhost{CARD_PATH}")
         read = read_card(found.content)
         assert verify_card(read, TrustedKeys(PRIVATE.as_pem(private=False)))
         assert verify_card(read, TrustedKeys(OTHER.as_dict(private=False)))

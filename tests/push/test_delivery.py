@@ -9,6 +9,7 @@ import hmac
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ import pytest
 from errands import A2AClient, AgentCardConfig, CapabilitiesConfig, TaskContext
 from errands.engines.base import Engine
 from errands.errors import ConfigurationError
+from errands.model.core import Part
+from errands.model.log import Change, PushConfig
 from errands.model.requests import AuthenticationInfo, TaskPushNotificationConfig
 from errands.outbound import Outbound
 from errands.runtime import push
-from errands.testing import connect, serve
+from errands.testing import BASE_URL, connect, serve
 from tests.push.receiver import Receiver
 from tests.unit.support import ANYBODY, Agent, Gate
 from tests.waiting import happens, until
@@ -366,3 +369,56 @@ async def test_a_long_answer_is_not_read(receiver: Receiver) -> None:
         assert "more than 65,536 bytes" in entry.error
         await send(client, receiver)
         await ended(receiver)
+
+
+@pytest.mark.parametrize("token", [" top-secret", "top-secret ", "top\nsecret"])
+async def test_a_stored_token_that_no_header_can_have_is_in_no_log_and_no_error(
+    token: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Older releases have accepted some."""
+    gate = Gate()
+
+    async def wait(ctx: TaskContext) -> None:
+        await gate()
+        await ctx.complete()
+
+    server = serve(Agent(wait), **ALLOWED)
+    with caplog.at_level(logging.DEBUG, logger="errands"), caplog.at_level(logging.INFO, logger="httpcore"):
+        async with connect(server) as client:
+            task_id = (await client.send("hi", blocking=False)).task_id
+            await happens(gate.reached)
+            config = PushConfig(id="c", url=receiver.url, host=f"127.0.0.1:{receiver.port}", token=token)
+            at = server.engine.clock()
+            await server.engine.commit(Change(task_id=task_id, scope=server.scope(), at=at, push=config, push_limit=9))
+            gate.open()
+            while not (entry := (await entries(server.engine))[0]).error:
+                await asyncio.sleep(0)
+    assert "secret" not in entry.error
+    assert "secret" not in caplog.text
+    assert receiver.received == []
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize("tenant", ["", "a/b"])
+async def test_a_webhook_is_told_addresses_of_large_files(
+    version: str, tenant: str, receiver: Receiver, tmp_path: Path
+) -> None:
+    large = bytes(300_000)
+
+    async def answer(ctx: TaskContext) -> None:
+        await ctx.emit_artifact(artifact_id="a", file_bytes=large, filename="x.bin")
+        await ctx.emit_artifact(artifact_id="b", data={"note": '"url":"errands-blob:x"'})
+        await ctx.complete("done")
+
+    options = {"blobs": str(tmp_path), "public_url": BASE_URL, **ALLOWED}
+    server = serve(Agent(answer), **options)
+    if version == "0.3" and tenant:
+        pytest.skip("0.3 has no tenants")
+    async with connect(server, client={"version": version, "tenant": tenant or None, "protocol": "jsonrpc"}) as client:
+        config = TaskPushNotificationConfig(url=receiver.url)
+        await client.send([Part(raw=large)], push_notification_config=config)
+        await until(lambda: any(b"ompleted" in one.raw.lower() for one in receiver.received))
+    said = b"".join(one.raw for one in receiver.received)
+    place = f"{BASE_URL}/a%2Fb/blobs/" if tenant else f"{BASE_URL}/blobs/"
+    assert said.replace(b'\\"url\\":\\"errands-blob:', b"").count(b"errands-blob:") == 0
+    assert said.count(place.encode()) >= 2

@@ -12,6 +12,7 @@ import pytest
 
 from errands import A2AServer, AgentCardConfig, Settings, TaskContext, Worker
 from errands.errors import ConfigurationError
+from errands.runtime.settings import PROTECTING
 
 CARD = AgentCardConfig(name="Echo", description="Echoes.")
 
@@ -135,3 +136,18 @@ def test_a_key_of_a_wrong_kind_is_not_shown() -> None:
     with pytest.raises(ConfigurationError, match=r"^invalid model_api_key=…: expected") as raised:
         A2AServer(worker=Echo(), agent_card=CARD, settings=Settings(model_api_key=key))
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", " ", "none", "NULL"])
+def test_a_text_can_be_set_to_none(text: str) -> None:
+    names = ("public_url", "blobs", "push_allow", "model_api_key")
+    settings = Settings.from_env({f"ERRANDS_{name.upper()}": text for name in names})
+    assert [getattr(settings, name) for name in names] == [None] * 4
+
+
+@pytest.mark.parametrize("name", sorted(PROTECTING))
+def test_a_protection_is_not_turned_off_by_an_empty_variable(name: str) -> None:
+    for text in ("", " "):
+        with pytest.raises(ConfigurationError, match=f"ERRANDS_{name.upper()} is empty"):
+            Settings.from_env({f"ERRANDS_{name.upper()}": text})
+    assert getattr(Settings.from_env({f"ERRANDS_{name.upper()}": "none"}), name) is None

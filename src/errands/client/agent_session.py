@@ -186,13 +186,22 @@ class AgentSession:
             raise final_error(failure, message_id) from failure.cause
 
     async def _authorized_call(self, operation: Operation, request: Model, timeout: float | None) -> Any:
+        return await self.authorized(
+            lambda secrets: self.transport.call(operation, request, read_timeout=timeout, secrets=secrets)
+        )
+
+    async def authorized(self, attempt: Callable[[RequestSecrets], Awaitable[T]]) -> T:
+        """Return the result of an attempt with the secrets, which is made once more with new ones if they are refused.
+
+        Raises `AuthenticationRequiredError` that says what the card asks for.
+        """
         secrets = await self.authorization.secrets()
         try:
-            return await self.transport.call(operation, request, read_timeout=timeout, secrets=secrets)
+            return await attempt(secrets)
         except AuthenticationRequiredError as refusal:
             secrets = await self._renewed(secrets, refusal)
         try:
-            return await self.transport.call(operation, request, read_timeout=timeout, secrets=secrets)
+            return await attempt(secrets)
         except AuthenticationRequiredError as refusal:
             raise self.authorization.explain(refusal) from None
 

@@ -311,7 +311,7 @@ class A2AClient:
         loop = asyncio.get_running_loop()
         began = loop.time()
         if _has_files(request):
-            request = await self._with_uploads(request)
+            request = await self._with_uploads(request, session)
         response: requests.SendMessageResponse = await session.call_within(
             timeout, "SendMessage", request, message_id=request.message.message_id
         )
@@ -365,15 +365,16 @@ class A2AClient:
     async def _upload_and_stream(
         self, session: AgentSession, request: requests.SendMessageRequest, timeout: float | None
     ) -> AsyncGenerator[StreamEvent, None]:
-        request = await self._with_uploads(request)
+        request = await self._with_uploads(request, session)
         async with aclosing(TaskStream(session, request=request, idle_timeout=timeout).events()) as events:
             async for event in events:
                 yield event
 
-    async def _with_uploads(self, request: requests.SendMessageRequest) -> requests.SendMessageRequest:
-        session, files = self._connected(), self._files
-        assert files is not None
-        return msgspec.structs.replace(request, message=await files.replace_large(request.message, session))
+    async def _with_uploads(
+        self, request: requests.SendMessageRequest, session: AgentSession
+    ) -> requests.SendMessageRequest:
+        assert self._files is not None
+        return msgspec.structs.replace(request, message=await self._files.replace_large(request.message, session))
 
     async def upload(
         self,
@@ -381,31 +382,43 @@ class A2AClient:
         *,
         filename: str | None = None,
         media_type: str | None = None,
+        credentials: CredentialsLike | None = None,
     ) -> Part:
         """Upload bytes, or the file at a path, and return the part to send. Large files are uploaded by `send` itself.
 
         Raises `AgentCapabilityError` when the agent takes no uploads.
         """
-        session, files = self._connected(), self._files
+        session, files = self._connected(credentials), self._files
         assert files is not None
         return await files.upload(content, session, filename=filename, media_type=media_type)
 
-    async def download(self, file: Part | str, *, max_bytes: int = 100 * 1024 * 1024) -> bytes:
+    async def download(
+        self,
+        file: Part | str,
+        *,
+        max_bytes: int = 100 * 1024 * 1024,
+        credentials: CredentialsLike | None = None,
+    ) -> bytes:
         """Return the bytes of a file: those in the part, or those at its address.
 
         The address must be the agent's own, or in `download_from`, else `FileRefusedError` is raised.
         """
-        self._connected()
+        session = self._connected(credentials)
         assert self._files is not None
-        return await self._files.download(file, max_bytes=max_bytes)
+        return await self._files.download(file, session, max_bytes=max_bytes)
 
     async def download_to(
-        self, file: Part | str, path: str | os.PathLike[str], *, max_bytes: int | None = None
+        self,
+        file: Part | str,
+        path: str | os.PathLike[str],
+        *,
+        max_bytes: int | None = None,
+        credentials: CredentialsLike | None = None,
     ) -> Path:
         """Do what `download` does, but write the file to a path, without having all of it in memory."""
-        self._connected()
+        session = self._connected(credentials)
         assert self._files is not None
-        return await self._files.download_to(file, path, max_bytes=max_bytes)
+        return await self._files.download_to(file, path, session, max_bytes=max_bytes)
 
     def stream_text(
         self,

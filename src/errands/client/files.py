@@ -12,9 +12,10 @@ import base64
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -22,7 +23,7 @@ import msgspec
 
 from errands.client.agent_session import AgentSession, RetryPolicy, TransientError, final_error
 from errands.client.errors import AgentCapabilityError, FileRefusedError, ProtocolError
-from errands.client.http_requests import origin_of
+from errands.client.http_requests import NO_SECRETS, RequestSecrets, add_secrets, origin_of
 from errands.client.http_transport import retry_after, translated_failures
 from errands.errors import A2AError, ConfigurationError, PayloadTooLargeError, UnavailableError
 from errands.model.card import BLOBS_EXTENSION, AgentCard
@@ -36,6 +37,8 @@ _PIECE = 256 * 1024
 _MAX_ERROR = 64 * 1024
 _PASSING_STATUSES = frozenset({429, 502, 503, 504})
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
+
+T = TypeVar("T")
 
 
 class UploadOffer(msgspec.Struct, frozen=True):
@@ -125,16 +128,16 @@ class AgentFiles:
         headers["Content-Length"] = str(size)
         headers["Content-Digest"] = f"sha-256=:{base64.b64encode(digest).decode()}:"
 
-        async def attempt() -> Any:
+        async def attempt(secrets: RequestSecrets) -> Any:
             request = self._http.build_request(
                 "POST", url, content=_pieces(source), headers=headers, timeout=self._timeout
             )
             with translated_failures():
-                response = await self._http.send(request, follow_redirects=False)
+                response = await self._http.send(add_secrets(request, secrets), follow_redirects=False)
             await self._check(response)
             return response.content
 
-        answer = await self._retried(attempt)
+        answer = await self._retried(lambda: self._authorized(url, session, attempt))
         try:
             uploaded = msgspec.json.decode(answer, type=dict[str, Any])["url"]
         except (msgspec.DecodeError, KeyError) as error:
@@ -145,7 +148,7 @@ class AgentFiles:
 
     # Downloads
 
-    async def download(self, file: Part | str, *, max_bytes: int) -> bytes:
+    async def download(self, file: Part | str, session: AgentSession, *, max_bytes: int) -> bytes:
         """Return the bytes of a file. Raises `PayloadTooLargeError` when there are more than `max_bytes`."""
         if isinstance(file, Part) and file.raw is not None:
             return file.raw
@@ -155,10 +158,12 @@ class AgentFiles:
             del content[position:]
             content.extend(chunk)
 
-        await self._fetch(_url_in(file), write, max_bytes)
+        await self._fetch(_url_in(file), session, write, max_bytes)
         return bytes(content)
 
-    async def download_to(self, file: Part | str, path: str | os.PathLike[str], *, max_bytes: int | None) -> Path:
+    async def download_to(
+        self, file: Part | str, path: str | os.PathLike[str], session: AgentSession, *, max_bytes: int | None
+    ) -> Path:
         """Write a file to a path, all of it or nothing, and return the path."""
         target = Path(path)
         unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -173,14 +178,20 @@ class AgentFiles:
                         stream.truncate()
                         stream.write(chunk)
 
-                    await self._fetch(_url_in(file), write, max_bytes, in_thread=True)
+                    await self._fetch(_url_in(file), session, write, max_bytes, in_thread=True)
             await asyncio.to_thread(unfinished.replace, target)
         finally:
             await asyncio.to_thread(unfinished.unlink, missing_ok=True)
         return target
 
     async def _fetch(
-        self, url: str, write: Callable[[bytes, int], None], max_bytes: int | None, *, in_thread: bool = False
+        self,
+        url: str,
+        session: AgentSession,
+        write: Callable[[bytes, int], None],
+        max_bytes: int | None,
+        *,
+        in_thread: bool = False,
     ) -> None:
         """Pass a file on piece by piece, each with its position. A broken connection is resumed."""
         address = checked_url(url)
@@ -194,13 +205,13 @@ class AgentFiles:
         headers["Accept-Encoding"] = "identity"
         position, digest = 0, hashlib.sha256()
 
-        async def attempt(client: httpx.AsyncClient) -> str:
+        async def attempt(client: httpx.AsyncClient, secrets: RequestSecrets = NO_SECRETS) -> str:
             nonlocal position, digest
             if position:
                 headers["Range"] = f"bytes={position}-"
             request = client.build_request("GET", address, headers=headers, timeout=self._timeout)
             with translated_failures():
-                response = await client.send(request, stream=True, follow_redirects=False)
+                response = await client.send(add_secrets(request, secrets), stream=True, follow_redirects=False)
                 try:
                     await self._check(response)
                     if position and response.status_code != httpx.codes.PARTIAL_CONTENT:
@@ -220,7 +231,7 @@ class AgentFiles:
                     await response.aclose()
 
         if is_own:
-            said = await self._retried(lambda: attempt(self._http))
+            said = await self._retried(lambda: self._authorized(url, session, partial(attempt, self._http)))
         else:
             async with self._outbound.client() as guarded:
                 try:
@@ -236,6 +247,15 @@ class AgentFiles:
 
     def _is_own(self, url: str) -> bool:
         return origin_of(str(checked_url(url))) in self._own
+
+    async def _authorized(
+        self, url: str, session: AgentSession, attempt: Callable[[RequestSecrets], Awaitable[T]]
+    ) -> T:
+        """Make an attempt with the caller's credentials, if they may go to this address."""
+        origins = session.authorization.origins
+        if origins is None or not origins.admits(url):
+            return await attempt(NO_SECRETS)
+        return await session.authorized(attempt)
 
     async def _retried(self, attempt: Callable[[], Any]) -> Any:
         try:

@@ -9,9 +9,9 @@ reading the others, so it is not an error here. It becomes a task that has faile
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,9 @@ from errands.model.base import UNREADABLE, encode
 from errands.model.log import Draft, Event, Head, LeaseRecord, Scope, StoredTask
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+V = TypeVar("V")
 
 #: The message to the owner of a damaged task.
 EXPLANATION = "The stored data of this task cannot be read, so it has failed. The log of the server says why."
@@ -99,6 +102,26 @@ def read_lease(text: str | bytes | None) -> LeaseRecord | None:
         return _read_lease(text) if text else None
     except UNREADABLE:
         return None
+
+
+def readable_pushes(read: Callable[[R], V | None], rows: Iterable[R]) -> list[V]:
+    """Return what `read` makes of rows of the outbox, without those that cannot be read."""
+    found: list[V] = []
+    for row in rows:
+        try:
+            value = read(row)
+        except UNREADABLE as error:
+            # Not the text of the error, nor the row: they may contain a secret of the webhook.
+            _log_push_once(type(error).__name__)
+            continue
+        if value is not None:
+            found.append(value)
+    return found
+
+
+@lru_cache
+def _log_push_once(error: str) -> None:
+    logger.error("a push notification config in the store cannot be read (%s); its webhook is not called", error)
 
 
 def salvaged_head(fields: Any) -> Head:

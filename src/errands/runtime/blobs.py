@@ -36,7 +36,7 @@ from errands.engines.base import Engine
 from errands.errors import ConfigurationError, ErrandsError, PayloadTooLargeError, StorageError, TaskNotFoundError
 from errands.model import core
 from errands.model.base import encode
-from errands.model.log import Scope
+from errands.model.log import ListQuery, Scope
 
 logger = logging.getLogger(__name__)
 
@@ -515,6 +515,30 @@ class Blobs:
                 media_type=part.media_type or blob.media_type,
             )
         return with_parts(content, lambda part: stowed.get(id(part), part)) if stowed else content
+
+    async def added_bytes(self, message: core.Message, task_id: str, scope: Scope) -> int:
+        """Return how many bytes `stow` would store for a message. Raises `BlobNotFoundError`."""
+        size = 0
+        for part in message.parts:
+            if part.raw is not None and len(part.raw) > self.above:
+                size += len(part.raw)
+            elif (reference := BlobReference.of(part.url)) is not None and reference.task_id != task_id:
+                size += (await self.find(reference, scope)).size
+        return size
+
+    async def stored_bytes(self, engine: Engine, scope: Scope) -> int:
+        """Return about how many bytes the files of the scope's tasks take. Uploads have a bound of their own.
+
+        The cost grows with the number of tasks: for callers that ask rarely.
+        """
+        token, size = "", 0
+        while True:
+            page = await engine.list(ListQuery(scope=scope, page_size=100, page_token=token, with_artifacts=False))
+            for stored in page.tasks:
+                files = await self._run(self._bucket.files, _folder(stored.task.id, scope, ""))
+                size += sum(facts.size for facts in files.values())
+            if not (token := page.next_page_token):
+                return size
 
     async def discard(self, stowed: core.Message, original: core.Message, scope: Scope) -> None:
         """Delete what `stow` has kept of a message that was not accepted."""

@@ -62,7 +62,8 @@ MAX_CIRCUITS = 10_000
 MAX_RESPONSE = 64 * 1024
 
 _CONTROL = re.compile(r"[^\x21-\x7e]|\\")
-_HEADER = re.compile(r"[\x20-\x7e]*")
+#: Without spaces at the ends, which no header can have.
+_HEADER = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
 _SCHEME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -94,17 +95,18 @@ def read_config(
     try:
         # The same parser that the request is made with: two may disagree about the host.
         url = httpx.URL(config.url)
-        port = url.port or (443 if url.scheme == "https" else 80)
-        if port > 65_535:
-            raise ValueError("a port is at most 65535")
+        host = url.host  # raises for a name that begins with xn-- and means nothing
+        port = url.port if url.port is not None else 443 if url.scheme == "https" else 80
+        if not 0 < port <= 65_535:
+            raise ValueError("a port is 1 to 65535")
     except (httpx.InvalidURL, ValueError) as error:
         raise wrong("url", f"the webhook's url is not valid: {error}") from None
-    if url.scheme not in ("http", "https") or not url.host:
+    if url.scheme not in ("http", "https") or not host:
         raise wrong("url", "a webhook's url begins with https:// or http:// and a host")
     if url.userinfo:
         raise wrong("url", "a webhook's url has no user name and password; put credentials into `authentication`")
     try:
-        guard.check_host(url.host)
+        guard.check_host(host)
     except OutboundError as error:
         raise wrong("url", f"this webhook may not be called: {error}") from None
     info = config.authentication
@@ -113,7 +115,8 @@ def read_config(
         raise wrong("authentication.scheme", "authentication needs the name of a scheme, such as Bearer")
     for name, value in (("token", config.token or ""), ("authentication.credentials", credentials)):
         if len(value) > MAX_SECRET or not _HEADER.fullmatch(value):
-            raise wrong(name, f"{name} is sent in a header: at most {MAX_SECRET} printable ASCII characters")
+            limits = f"at most {MAX_SECRET} printable ASCII characters, without spaces around them"
+            raise wrong(name, f"{name} is sent in a header: {limits}")
     return PushConfig(
         id=config_id,
         url=config.url,
@@ -234,6 +237,9 @@ class WebhookClient:
             raise _FailedError(f"no answer within {self._timeout:g} s") from None
         except OutboundError as error:
             raise _FailedError(str(error)) from None
+        except httpx.LocalProtocolError:
+            # Its text repeats the header, which may be a secret.
+            raise _FailedError("a header of the request is not valid") from None
         except (httpx.HTTPError, httpcore.NetworkError, httpcore.ProtocolError, ErrandsError, OSError) as error:
             raise _FailedError(f"{type(error).__name__}: {error}"[:300]) from None
         if not response.is_success:

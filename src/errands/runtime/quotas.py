@@ -27,6 +27,7 @@ from errands.errors import (
     TooManyTasksError,
 )
 from errands.model.log import Change, Scope
+from errands.runtime.blobs import Blobs
 from errands.runtime.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -103,10 +104,10 @@ class RequestRate:
 class OpenStreams:
     """Counts the open streams of each caller."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, setting: str = "caller_max_streams") -> None:
         self._most = most
         self._open: dict[CallerKey, int] = {}
-        self._refusals = Refusals("caller_max_streams")
+        self._refusals = Refusals(setting)
 
     def open(self, caller: CallerKey) -> Callable[[], None]:
         """Count a stream, and return what to call when it is closed. Raise `TooManyStreamsError`."""
@@ -221,8 +222,13 @@ class StoreQuota:
 class StoreQuotas:
     """The quotas of what a message adds to the store."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, blobs: Blobs | None = None) -> None:
         self._tasks = self._bytes = None
+
+        async def stored_bytes(scope: Scope) -> int:
+            files = 0 if blobs is None else await blobs.stored_bytes(engine, scope)
+            return files + await engine.stored_bytes(scope)
+
         if (tasks := settings.caller_max_tasks) is not None:
             self._tasks = StoreQuota(
                 engine.count_live,
@@ -239,7 +245,7 @@ class StoreQuotas:
             )
         if (size := settings.caller_max_bytes) is not None:
             self._bytes = StoreQuota(
-                engine.stored_bytes,
+                stored_bytes,
                 size,
                 engine.clock,
                 fresh=_BYTES_FRESH,
@@ -253,19 +259,22 @@ class StoreQuotas:
                 setting="caller_max_bytes",
             )
 
-    async def take(self, change: Change, *, is_new: bool) -> Callable[[], None]:
-        """Count a message that is about to be committed, and return what to call then. Raise a `QuotaError`."""
+    async def take(self, change: Change, *, is_new: bool, files: int = 0) -> Callable[[], None]:
+        """Count a message that is about to be committed, or the bytes of its files that are about to be stored.
+
+        Return what to call then. Raise a `QuotaError`.
+        """
         with ExitStack() as taken:
             if self._tasks is not None and is_new:
                 taken.callback(await self._tasks.take(change.scope, 1))
             if self._bytes is not None:
-                size = sum([len(draft.data) for draft in change.events])
+                size = files + sum([len(draft.data) for draft in change.events])
                 taken.callback(await self._bytes.take(change.scope, size))
             return taken.pop_all().close
 
 
-def store_quotas(engine: Engine, settings: Settings) -> StoreQuotas | None:
+def store_quotas(engine: Engine, settings: Settings, blobs: Blobs | None = None) -> StoreQuotas | None:
     """Return the quotas that the settings name, None without any."""
     if settings.caller_max_tasks is None and settings.caller_max_bytes is None:
         return None
-    return StoreQuotas(engine, settings)
+    return StoreQuotas(engine, settings, blobs)

@@ -18,6 +18,10 @@ from errands.model.base import fields_of
 ENV_PREFIX = "ERRANDS_"
 #: Settings whose values are never shown.
 SECRET = frozenset({"model_api_key", "auth_api_keys", "push_secret"})
+#: Settings that protect the server. A variable that is there but empty is a mistake, such as a secret that is not set.
+PROTECTING = frozenset(
+    {"auth", "auth_api_keys", "auth_issuer", "auth_audience", "push_secret", "tls_certificate", "tls_client_ca"}
+)
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 #: The value of `public_grpc` that leaves gRPC off the card.
 NOT_ON_CARD = "off"
@@ -260,6 +264,11 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             if (text := environ.get(variable)) is None:
                 continue
             is_none = field.type is not str and text.strip().lower() in ("", "none", "null")
+            if field.name in PROTECTING and not text.strip():
+                raise ConfigurationError(f"{variable} is empty; give it a value, or unset it to do without")
+            if is_none and type(None) in get_args(field.type):
+                values[field.name] = None
+                continue
             try:
                 values[field.name] = msgspec.convert("null" if is_none else text, field.type, strict=False)
             except msgspec.ValidationError:

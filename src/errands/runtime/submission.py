@@ -97,7 +97,7 @@ class Submitter:
         self._input_modes = input_modes
         self._identifiers = identifiers
         self._backpressure = Backpressure(self._engine, agent, settings.max_queue_age)
-        self._quotas = store_quotas(self._engine, settings)
+        self._quotas = store_quotas(self._engine, settings, self._blobs)
         self._max_bytes = MAX_BODIES * settings.max_body_bytes
         self._receipt_window = int(settings.idempotency_window * 1000)
         self._answers_by_context = settings.answer_by_context
@@ -142,10 +142,10 @@ class Submitter:
         self, blobs: Blobs, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str
     ) -> Submission:
         """Create a task after the large files of its message have been moved to the blob store."""
-        stowed = await self._stowed(request, call, task_id)
+        stowed = await self._stowed(request, call, receipt, task_id)
         try:
             return await self._create(stowed, call, receipt, task_id)
-        except (errors.DuplicateMessageError, errors.OverloadedError):
+        except (errors.DuplicateMessageError, errors.OverloadedError, errors.QuotaError):
             # There is no such task. After other errors it may exist, and what it does not need is swept later.
             await blobs.discard(stowed.message, request.message, call.scope)
             raise
@@ -158,11 +158,26 @@ class Submitter:
         except BlobNotFoundError:
             raise _no_such_file() from None
 
-    async def _stowed(self, request: SendMessageRequest, call: CallContext, task_id: str) -> SendMessageRequest:
+    async def _stowed(
+        self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str
+    ) -> SendMessageRequest:
         """Return the request with the large files of its message moved to the blob store."""
         assert self._blobs is not None
         try:
-            message = await self._blobs.stow(request.message, task_id, call.scope)
+            done = None
+            if self._quotas is not None and not call.parent:
+                # Before anything is stored: a message that is refused must not leave its files behind.
+                size = await self._blobs.added_bytes(request.message, task_id, call.scope)
+                since = self._journal.now() - self._receipt_window
+                change = log.Change(
+                    task_id=task_id, scope=call.scope, at=self._journal.now(), receipt=receipt, receipt_since=since
+                )
+                done = await self._take_quota(change, is_new=False, files=size)
+            try:
+                message = await self._blobs.stow(request.message, task_id, call.scope)
+            finally:
+                if done is not None:
+                    done()
         except BlobNotFoundError:
             raise _no_such_file() from None
         return request if message is request.message else msgspec.structs.replace(request, message=message)
@@ -196,7 +211,7 @@ class Submitter:
             check_context(message, stored)
             self._check_room(stored, message)
             if self._blobs is not None:
-                message = (await self._stowed(request, call, stored.task.id)).message
+                message = (await self._stowed(request, call, receipt, stored.task.id)).message
             joined = msgspec.structs.replace(message, context_id=stored.task.context_id)
             try:
                 if stored.state in core.PAUSED_STATES and not stored.head.worker and not stored.head.asks:
@@ -220,7 +235,8 @@ class Submitter:
                 message = msgspec.structs.replace(request.message, task_id=task_id)
                 self._check_room(stored, message)
                 if self._blobs is not None:
-                    message = (await self._stowed(SendMessageRequest(message=message), call, task_id)).message
+                    answer = SendMessageRequest(message=message)
+                    message = (await self._stowed(answer, call, receipt, task_id)).message
                 # An executor that has asked holds its task until it returns.
                 take = self._queue if stored.head.worker else self._resume
                 return await take(stored, message, request, call, receipt)
@@ -399,14 +415,14 @@ class Submitter:
         stored = await self._engine.load(stored.task.id, call.scope)
         return Submission(stored, queued=True)
 
-    async def _take_quota(self, change: log.Change, *, is_new: bool) -> Callable[[], None]:
-        """Count a message against the quotas of its sender, and return what to call when it is committed.
+    async def _take_quota(self, change: log.Change, *, is_new: bool, files: int = 0) -> Callable[[], None]:
+        """Count a message, or its files, against the quotas of its sender, and return what to call when it is stored.
 
         Raise a `QuotaError`, but `DuplicateMessageError` for a message that was accepted before.
         """
         assert self._quotas is not None
         try:
-            return await self._quotas.take(change, is_new=is_new)
+            return await self._quotas.take(change, is_new=is_new, files=files)
         except errors.QuotaError:
             await check_receipt(self._engine, change)
             raise

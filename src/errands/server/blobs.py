@@ -16,6 +16,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -53,11 +54,12 @@ from errands.runtime.blobs import (
     with_parts,
 )
 from errands.runtime.call import CallContext
+from errands.runtime.quotas import OpenStreams
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream, StreamItem
 from errands.server.asgi import ClientDisconnectedError, Header, HttpExchange, IncomingRequest
 from errands.server.cards import base_url_of
-from errands.server.request_guard import needs_preflight
+from errands.server.request_guard import client_network, needs_preflight
 
 logger = logging.getLogger(__name__)
 
@@ -171,6 +173,8 @@ class BlobPages:
         self._identify = identify
         self._settings = settings
         self._addresses = BlobAddresses(blobs, settings)
+        # Clients may take as long as they like, so one has an eighth of the memory for large requests at most.
+        self._transfers = OpenStreams(max(settings.max_buffered_bytes // (8 * 2 * PIECE), 1), "max_buffered_bytes")
         #: Bytes of the uploads that are arriving, as far as they may still come.
         self._arriving: Counter[Scope] = Counter()
 
@@ -193,15 +197,15 @@ class BlobPages:
         request = GetTaskRequest(id=task_id, tenant=place.tenant or None)
         call = await self._identify(OPERATIONS[operation], request, exchange)
         budget = exchange.large_work.budget
-        # One piece that is read or written, and one on its way.
-        budget.reserve(2 * PIECE)
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._transfers.open(exchange.caller_key or client_network(exchange, self._settings)))
+            # One piece that is read or written, and one on its way.
+            budget.reserve(2 * PIECE)
+            stack.callback(budget.give_back, 2 * PIECE)
             if place.reference is None:
                 await self._upload(exchange, call)
             else:
                 await self._download(exchange, call, place.reference)
-        finally:
-            budget.give_back(2 * PIECE)
 
     # Downloads
 

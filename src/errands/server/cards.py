@@ -205,7 +205,7 @@ class CardPublisher:
         #: Where clients find the gRPC server, if there is one: `host:port`, or `:port` at the host they use.
         self.grpc_address: str | None = None
         self._modified = formatdate(started_at, usegmt=True)
-        self._documents: OrderedDict[tuple[str, str | None, CardForm], CardDocument] = OrderedDict()
+        self._documents: OrderedDict[tuple[str, str | None, CardForm, bool], CardDocument] = OrderedDict()
 
     def build(
         self, config: AgentCardConfig, exchange: IncomingRequest, form: CardForm = CardForm.BOTH
@@ -218,14 +218,22 @@ class CardPublisher:
             grpc_address = scheme + host_port(urlsplit(base_url).hostname or "localhost", int(port))
         extensions = [] if self._settings.blobs is None else [blobs_extension(self._settings, base_url)]
         built = build_card(config, base_url, versions=self._versions, grpc_address=grpc_address, extensions=extensions)
-        if self.signer is None or not self._may_sign(base_url):
+        if self.signer is None or not self._signs(base_url, exchange):
             return built
         readers = [version for version in _READERS[form] if version in self._versions]
         return self.signer.sign(built, versions=readers, base_url=base_url)
 
-    def _may_sign(self, base_url: str) -> bool:
-        """Return whether the address is ours. That of a `Host` header is the client's, which may name any other."""
-        if self._settings.public_url or is_loopback(urlsplit(base_url).hostname or ""):
+    def _signs(self, base_url: str, exchange: IncomingRequest) -> bool:
+        """Return whether there is a key, and the address is ours.
+
+        That of a `Host` header is the client's, which may name any other.
+        """
+        if self.signer is None or self._settings.public_url:
+            return self.signer is not None
+        # For development. Others could have a card signed that leads readers to something on their own machine.
+        server, _ = exchange.scope.get("server") or ("", None)
+        host = "" if self._settings.trust_forwarded else urlsplit(base_url).hostname or ""
+        if is_loopback(server) and is_loopback(host):
             return True
         if not self._warned:
             self._warned = True
@@ -234,7 +242,8 @@ class CardPublisher:
 
     def document(self, exchange: HttpExchange, form: CardForm) -> CardDocument:
         """Return the public card for this client."""
-        key = (base_url_of(exchange, self._settings), self.grpc_address, form)
+        base_url = base_url_of(exchange, self._settings)
+        key = (base_url, self.grpc_address, form, self._signs(base_url, exchange))
         document = self._documents.get(key)
         if document is None:
             body = _WRITERS[form](self.build(self._config, exchange, form))

@@ -446,7 +446,7 @@ class IntrospectionAuth(BearerAuth):
         if problem:
             _keep(self._refused, key, (now + self._cache_for, problem), self.most_cached)
             raise RefusedCredentialsError(problem)
-        until = min(now + self._cache_for, answer.get("exp", float("inf")))
+        until = min(now + self._cache_for, answer.get("exp") or float("inf"))
         _keep(self._active, key, (until, answer), self.most_cached)
         self._refused.pop(key, None)
         found: dict[str, Any] = answer
@@ -459,7 +459,8 @@ class IntrospectionAuth(BearerAuth):
         expires, audience = answer.get("exp"), answer.get("aud")
         if expires is not None and (type(expires) not in (int, float) or expires <= now):
             return "The token has expired"
-        named = {audience} if isinstance(audience, str) else {one for one in audience or () if isinstance(one, str)}
+        listed = audience if isinstance(audience, list) else [audience]
+        named = {one for one in listed if isinstance(one, str)}
         if self._audience and not self._audience & named:
             return "The token has no valid claim aud"
         if self._issuer is not None and answer.get("iss") != self._issuer:

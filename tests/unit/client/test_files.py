@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from errands.client import A2AClient, AgentCapabilityError, FileRefusedError, ProtocolError
-from errands.client.agent_session import RetryPolicy
+from errands.client.agent_session import AgentSession, RetryPolicy
 from errands.client.files import AgentFiles, allowed_origins
 from errands.errors import ConfigurationError, PayloadTooLargeError, TaskNotFoundError
 from errands.model.base import encode
@@ -33,6 +33,9 @@ pytestmark = pytest.mark.anyio
 
 CONTENT = bytes(range(256)) * 10
 SECRET = {"Authorization": "Bearer secret"}
+
+
+SESSION = AgentSession(card(), None, RetryPolicy(), "1.0", None, 5.0)  # type: ignore[arg-type] - nothing is called
 
 
 def digest_of(content: bytes) -> str:
@@ -187,7 +190,7 @@ def files(allowed: str, outbound: Outbound | None = None) -> AgentFiles:
 )
 async def test_an_allowed_origin_must_lead_to_a_public_address(origin: str) -> None:
     with pytest.raises(FileRefusedError, match="only public addresses may be reached"):
-        await files(origin).download(f"{origin}/x", max_bytes=100)
+        await files(origin).download(f"{origin}/x", SESSION, max_bytes=100)
 
 
 async def test_a_name_that_changes_its_address_gains_nothing() -> None:
@@ -196,8 +199,9 @@ async def test_a_name_that_changes_its_address_gains_nothing() -> None:
     async def rebind(host: str, port: int) -> list[str]:
         return answers.pop()
 
+    guarded = files("http://files.example", Outbound(resolve=rebind))
     with pytest.raises(FileRefusedError, match=r"leads to 127\.0\.0\.1"):
-        await files("http://files.example", Outbound(resolve=rebind)).download("http://files.example/x", max_bytes=9)
+        await guarded.download("http://files.example/x", SESSION, max_bytes=9)
     assert len(answers) == 1
 
 
@@ -212,9 +216,9 @@ async def test_another_origin_is_not_shown_the_credentials() -> None:
 
     with live(Starlette(routes=[Route("/{path:path}", serve)])) as url:
         allowed = files(url, Outbound(["127.0.0.1"]))
-        assert await allowed.download(f"{url}/x", max_bytes=10_000) == CONTENT
+        assert await allowed.download(f"{url}/x", SESSION, max_bytes=10_000) == CONTENT
         with pytest.raises(FileRefusedError, match="redirect"):
-            await allowed.download(f"{url}/away", max_bytes=10_000)
+            await allowed.download(f"{url}/away", SESSION, max_bytes=10_000)
     assert all("authorization" not in request.headers for request in seen)
     assert len(seen) == 2
 

@@ -14,12 +14,13 @@ import msgspec
 from errands.engines.base import Abandoned, Configs, Events, Ids, LargeReadError, Running, Tasks
 from errands.engines.commit import HOSTS, LocalEngine, TaskRow
 from errands.engines.connection import StoreClock
-from errands.engines.damage import read_lease, stored_task
+from errands.engines.damage import read_lease, readable_pushes, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.postgres.connection import Connection, ReaderPool
 from errands.engines.statements import read_queries
 from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
+from errands.model.base import UNREADABLE
 from errands.model.core import TERMINAL_STATES, UNSPECIFIED, TaskState
 from errands.model.log import (
     AskingQuery,
@@ -104,7 +105,10 @@ def read_row(row: Row) -> TaskRow:
     head = Head(version, _STATES.get(state, UNSPECIFIED), *row[11:24])
     head.worker, head.asks = readable(head.worker), readable(head.asks)
     if pushes := row[24]:
-        head.pushes = _read_pushes(readable(pushes))
+        try:
+            head.pushes = _read_pushes(readable(pushes))
+        except UNREADABLE:
+            head.state = UNSPECIFIED  # which marks the task as damaged
     scope = Scope(readable(tenant), readable(owner), readable(agent))
     return TaskRow(no, readable(task_id), scope, readable(context_id), folded, trimmed, head, watcher)
 
@@ -278,7 +282,7 @@ class PostgresQueries(LocalEngine):
         rows = await self._fetch("push_configs", *map(storable, names)) if are_texts(*names) else ()
         if not rows:
             raise TaskNotFoundError(taskId=task_id)
-        return [_read_config(readable(config)) for config in rows[0][0] or ()]
+        return readable_pushes(lambda config: _read_config(readable(config)), rows[0][0] or ())
 
     async def _due_hosts(self, agent: str, now: int, after: str) -> Ids:
         return [row[0] for row in await self._fetch("due_hosts", storable(agent), after, now, HOSTS)]
@@ -286,8 +290,8 @@ class PostgresQueries(LocalEngine):
     async def outbox(self, agent: str | None = None) -> AsyncIterator[OutboxEntry]:
         last, of_agent = ("", ""), None if agent is None else storable(agent)
         while rows := await self._fetch("some_entries", *last, of_agent, _STEP):
-            for row in rows:
-                yield read_entry(row)
+            for entry in readable_pushes(read_entry, rows):
+                yield entry
             last = rows[-1][4], rows[-1][12]
 
     async def compare_clock(self, connection: Connection, name: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, LocalEngine, TaskRow, failures, lease_signals
+from errands.engines.damage import readable_pushes
 from errands.engines.postgres import queries
 from errands.engines.postgres.connection import (
     FIRST_PAUSE,
@@ -362,7 +363,7 @@ async def lease_deliveries(
     leased: list[OutboxEntry] = []
     for host, limit in sorted(wanted.items()):
         rows = await connection.fetch(QUERIES["lease_entries"], storable(agent), host, now, limit, until)
-        leased += map(queries.read_entry, rows)
+        leased += readable_pushes(queries.read_entry, rows)
     return leased
 
 

@@ -14,6 +14,7 @@ import msgspec
 from errands.clock import Clock, system_clock
 from errands.engines.base import Entries, Flags, Retention, Tasks
 from errands.engines.connection import store_clock
+from errands.engines.damage import readable_pushes
 from errands.engines.redis.connection import RedisOptions, RedisServer
 from errands.engines.redis.notifications import RedisNotifications
 from errands.engines.redis.queries import RedisQueries
@@ -166,7 +167,7 @@ class RedisEngine(RedisQueries):
         flat = [word for pair in wanted.items() for word in pair]
         lease = request("lease_entries", agent=agent, wanted=flat, now=str(now), expires=str(until))
         answers = await self.parts.store.submit(lease)
-        return [entry for answer in answers if (entry := read_entry(answer)) is not None]
+        return readable_pushes(read_entry, answers)
 
     async def settle_deliveries(self, deliveries: Sequence[Delivery]) -> Flags:
         if not deliveries:

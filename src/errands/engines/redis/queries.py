@@ -9,6 +9,7 @@ from typing import Any
 
 from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Running, Tasks
 from errands.engines.commit import HOSTS, LocalEngine
+from errands.engines.damage import readable_pushes
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.redis.connection import RedisServer
 from errands.engines.redis.schema import (
@@ -210,7 +211,7 @@ class RedisQueries(LocalEngine):
 
     async def _entries(self, task_ids: Ids) -> Entries:
         answers = await self.server.ask("entries", ids=task_ids) if task_ids else []
-        return [entry for answer in answers if (entry := read_entry(answer)) is not None]
+        return readable_pushes(read_entry, answers)
 
     async def push_configs(self, task_id: str, scope: Scope) -> Configs:
         task = (await self.look([task_id])).get(task_id)

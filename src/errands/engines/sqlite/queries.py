@@ -16,7 +16,7 @@ import msgspec
 
 from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Running, Tasks
 from errands.engines.commit import HOSTS, LocalEngine, TaskRow
-from errands.engines.damage import read_lease, salvaged_head, stored_task
+from errands.engines.damage import read_lease, readable_pushes, salvaged_head, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, fitting, leave_out_artifacts, list_page
 from errands.engines.sqlite.connection import ReaderThreads
 from errands.engines.statements import read_queries
@@ -75,7 +75,8 @@ _read_labels = msgspec.json.Decoder(list[tuple[int, str, int, Any, Any]]).decode
 _read_sizes = msgspec.json.Decoder(dict[int, int]).decode
 _version = attrgetter("version")
 read_entry = msgspec.json.Decoder(OutboxEntry, strict=False).decode
-_read_configs = msgspec.json.Decoder(list[PushConfig]).decode
+_read_config = msgspec.json.Decoder(PushConfig).decode
+_read_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 #: A row of the fragment `packed`: several events at once.
 Pack = tuple[int, str, bytes]
@@ -287,7 +288,7 @@ class SQLiteQueries(LocalEngine):
         row = connection.execute(QUERIES["push_configs"], (task_id, *scope)).fetchone()
         if row is None:
             raise TaskNotFoundError(taskId=task_id)
-        return _read_configs(row[0])
+        return readable_pushes(_read_config, _read_list(row[0]))
 
     @reading
     def _due_hosts(self, connection: sqlite3.Connection, agent: str, now: int, after: str) -> Ids:
@@ -302,7 +303,7 @@ class SQLiteQueries(LocalEngine):
             parameters = {"agent": agent, "after": after, "limit": _STEP}
             rows = connection.execute(QUERIES["some_entries"], parameters).fetchall()
             last = connection.execute(QUERIES["last_task_with_entries"], (after, _STEP)).fetchone()[0]
-        return [read_entry(text) for _, text in rows], last
+        return readable_pushes(read_entry, [text for _, text in rows]), last
 
     async def outbox(self, agent: str | None = None) -> AsyncIterator[OutboxEntry]:
         last: int | None = 0

@@ -434,9 +434,13 @@ DELETE FROM pushes WHERE task = ? AND id = ?
 -- Makes the entries of a task due that wait for its next event.
 UPDATE pushes SET due_at = ? WHERE task = ? AND due_at IS NULL AND dead = 0
 
+-- fragment: config
+-- A push config as JSON; NULL for one that cannot be read, which would make the whole statement fail.
+CASE WHEN json_valid(pushes.config) THEN json(pushes.config) END
+
 -- name: push_configs
 -- The push configs of a task, one row in any case if there is such a task.
-SELECT (SELECT json_group_array(json(config)) FROM pushes WHERE pushes.task = tasks.no)
+SELECT (SELECT json_group_array({config}) FROM pushes WHERE pushes.task = tasks.no)
 FROM tasks WHERE id = ? AND tenant = ? AND owner = ? AND agent = ?
 
 -- name: due_hosts
@@ -447,7 +451,7 @@ WHERE agent = ? AND host > ? AND due_at IS NOT NULL AND due_at <= ? ORDER BY hos
 -- fragment: entry
 -- An entry of the outbox as one JSON value, decoded straight into `errands.model.log.OutboxEntry`.
 json_object(
-    'task_id', tasks.id, 'scope', json_array(tasks.tenant, tasks.owner, tasks.agent), 'config', json(pushes.config),
+    'task_id', tasks.id, 'scope', json_array(tasks.tenant, tasks.owner, tasks.agent), 'config', {config},
     'delivered', pushes.delivered, 'due_at', pushes.due_at, 'claim', pushes.claim, 'attempts', pushes.attempts,
     'failed_at', pushes.failed_at, 'error', pushes.error, 'dead', pushes.dead
 )

@@ -28,6 +28,7 @@ from errands.engines.commit import (
     failures,
     lease_signals,
 )
+from errands.engines.damage import readable_pushes
 from errands.engines.sqlite import queries
 from errands.engines.sqlite.connection import FileError, ReaderThreads, ServedFile, SQLiteOptions, explain
 from errands.engines.sqlite.queries import QUERIES, VERSION_BITS, json_text
@@ -434,9 +435,9 @@ def lease_deliveries(
     for host, limit in wanted.items():
         for task, config_id, text in connection.execute(QUERIES["due_entries"], (agent, host, now, limit)).fetchall():
             connection.execute(QUERIES["lease_entry"], (until, task, config_id))
-            entry = queries.read_entry(text)
-            entry.due_at, entry.claim = until, entry.claim + 1
-            leased.append(entry)
+            for entry in readable_pushes(queries.read_entry, [text]):
+                entry.due_at, entry.claim = until, entry.claim + 1
+                leased.append(entry)
     return leased
 
 

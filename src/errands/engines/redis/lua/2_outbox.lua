@@ -1,9 +1,11 @@
 -- The outbox. An entry is kept as MessagePack: host, agent, config (JSON), delivered, claim, attempts, failed_at, error,
 -- dead. When it is due is its score in the queue of its host; it is in none while there is nothing to deliver.
 
+-- Nil without such an entry, and if it cannot be read.
 local function read_entry(id, config)
     local packed = redis.call('HGET', BASE .. 'pushes:' .. id, config)
-    return packed and cmsgpack.unpack(packed)
+    local readable, entry = pcall(cmsgpack.unpack, packed or '')
+    return packed and readable and type(entry) == 'table' and entry.host and entry.agent and entry.claim and entry or nil
 end
 
 local function write_entry(id, config, entry)
@@ -44,8 +46,8 @@ local function drop_entry(id, config)
     local entry = read_entry(id, config)
     if entry then
         schedule(id, config, entry, '')
-        redis.call('HDEL', BASE .. 'pushes:' .. id, config)
     end
+    redis.call('HDEL', BASE .. 'pushes:' .. id, config)
 end
 
 local function drop_entries(id)
@@ -76,7 +78,7 @@ local function fill_outbox(id, at, change)
     if change.fills then
         for _, config in ipairs(redis.call('HKEYS', BASE .. 'pushes:' .. id)) do
             local entry = read_entry(id, config)
-            if not entry.dead and not due_at(id, config, entry) then
+            if entry and not entry.dead and not due_at(id, config, entry) then
                 schedule(id, config, entry, at)
             end
         end
@@ -161,7 +163,10 @@ requests.entries = function(request)
     for _, id in ipairs(request.ids) do
         local record = redis.call('HGET', BASE .. 'task:' .. id, 'record')
         for _, config in ipairs(record and redis.call('HKEYS', BASE .. 'pushes:' .. id) or {}) do
-            entries[#entries + 1] = shown(id, config, read_entry(id, config), record)
+            local entry = read_entry(id, config)
+            if entry then
+                entries[#entries + 1] = shown(id, config, entry, record)
+            end
         end
     end
     return entries
