@@ -35,7 +35,7 @@ CONTENT = bytes(range(256)) * 10
 SECRET = {"Authorization": "Bearer secret"}
 
 
-SESSION = AgentSession(card(), None, RetryPolicy(), "1.0", None, 5.0)  # type: ignore[arg-type] - nothing is called
+SESSION = AgentSession(card(), None, RetryPolicy(), "1.0", None, 5.0)  # type: ignore[arg-type]  # nothing is called
 
 
 def digest_of(content: bytes) -> str:
