@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from errands import A2AServer, AccessRule, AgentCardConfig, ApiKeyAuth, TaskContext, Worker
-from errands.policy.audit import entries_of, read_log
+from errands.policy.audit import AuditEntry, entries_of, read_log
 from errands.testing import http_client
 from tests.interaction.wire import message
 
@@ -44,7 +44,7 @@ async def test_an_operator_is_named_and_not_the_owner_and_no_secret_is_exported(
         assert (await http.post(f"/tasks/{task_id}:cancel", json={}, headers=operator)).status_code == 200
         for_alice = {**operator, "Errands-Owner": "alice"}
         made = (await http.post("/message:send", json={"message": message()}, headers=for_alice)).json()["task"]["id"]
-        found = []
+        found: list[AuditEntry] = []
         for one in (task_id, made):
             stored = await server.engine.load(one, None)
             found += entries_of(stored, (await read_log(server.engine, stored)).events)
