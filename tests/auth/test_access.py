@@ -10,13 +10,14 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from errands import A2AServer, AccessRule, ApiKeyAuth, Caller, TaskContext, Worker
+from errands import A2AServer, AccessRule, AgentCardConfig, ApiKeyAuth, Caller, TaskContext, Worker
 from errands.engines.memory import MemoryEngine
 from errands.errors import ConfigurationError
 from errands.model.log import Scope
 from errands.policy.audit import entries_of, read_log
 from errands.testing import http_client, serve
 from tests.grpc_binding.serving import over_grpc, refusal, send
+from tests.interaction.wire import message
 from tests.unit.reviews.support import Reviewed
 
 pytestmark = pytest.mark.anyio
@@ -307,3 +308,30 @@ async def test_a_context_belongs_to_its_caller_and_is_another_one_for_everyone_e
         assert await said("a", "and now?") == ["my password is 1234"]
         listed = await agent.get("b", "/tasks?contextId=shared")
         assert listed.json()["totalSize"] == 1
+
+
+async def test_who_may_only_read_tasks_of_others_sees_no_webhooks() -> None:
+    server = A2AServer(
+        worker=Asks(),
+        agent_card=AgentCardConfig(name="Hooks", description="Has webhooks."),
+        storage="memory",
+        push_concurrency=0,
+        auth=[ApiKeyAuth({"a": "alice", "r": "auditor"})],
+        access_rules=[AccessRule(when="caller.owner == 'auditor'", grant="read")],
+    )
+    async with server, http_client(server) as http:
+        hook = {"id": "c", "url": "https://example.com/", "token": "secret"}
+        body = {"message": message(), "configuration": {"taskPushNotificationConfig": hook}}
+        task = (await http.post("/message:send", json=body, headers={"X-API-Key": "a"})).json()["task"]
+        place = f"/tasks/{task['id']}/pushNotificationConfigs"
+        for headers, status in (({}, 404), ({"Errands-Owner": "alice"}, 403)):
+            auditor = {"X-API-Key": "r", "A2A-Version": "1.0", **headers}
+            answers = [
+                await http.get(place, headers=auditor),
+                await http.get(f"{place}/c", headers=auditor),
+                await http.delete(f"{place}/c", headers=auditor),
+                await http.post(place, json={"url": "https://example.com/"}, headers=auditor),
+            ]
+            assert {answer.status_code for answer in answers} == {status}
+            assert not [answer for answer in answers if "secret" in answer.text]
+            assert (await http.get(f"/tasks/{task['id']}", headers=auditor)).status_code == 200

@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,7 +76,10 @@ class AgentFiles:
         outbound: Outbound | None = None,
     ) -> None:
         self._http = http
-        self._own = {origin_of(url) for url in own if url.startswith(("http://", "https://"))}
+        self._own: set[str] = set()
+        for url in own:
+            with suppress(FileRefusedError):  # an address on the card may be anything
+                self._own.add(origin_of(str(checked_url(url))))
         self._headers = httpx.Headers(headers)
         self._headers["A2A-Version"] = "1.0"
         self._retry = retry

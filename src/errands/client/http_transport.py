@@ -22,7 +22,7 @@ from errands.client.agent_session import Received, TransientError
 from errands.client.errors import A2AClientError, ProtocolError
 from errands.client.http_requests import NO_SECRETS, RequestSecrets, add_secrets, is_header_value
 from errands.client.results import content_of, moment_of
-from errands.errors import A2AError, InternalError, InvalidParamsError, UnavailableError
+from errands.errors import A2AError, InternalError, InvalidParamsError, TooManyPushConfigsError, UnavailableError
 from errands.lifecycle import trim
 from errands.model import requests
 from errands.model.base import Model
@@ -133,6 +133,8 @@ class HttpTransport:
         except A2AError as error:
             if status not in _PASSING_STATUSES and not isinstance(error, UnavailableError):
                 raise
+            if isinstance(error, TooManyPushConfigsError):
+                raise  # it does not pass by itself
             wait = retry_after(response.headers)
             if isinstance(error, UnavailableError) and wait is not None:
                 error.retry_after = int(wait)

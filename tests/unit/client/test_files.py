@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -35,7 +35,8 @@ CONTENT = bytes(range(256)) * 10
 SECRET = {"Authorization": "Bearer secret"}
 
 
-SESSION = AgentSession(card(), None, RetryPolicy(), "1.0", None, 5.0)  # type: ignore[arg-type]  # nothing is called
+#: Nothing is called with it.
+SESSION = AgentSession(card(), cast(Any, None), RetryPolicy(), "1.0", None, 5.0)
 
 
 def digest_of(content: bytes) -> str:
