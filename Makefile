@@ -82,7 +82,8 @@ $(VENV)/.lowest: pyproject.toml scripts/dev_requirements.py scripts/lowest_requi
 LOWEST_TESTS = tests/unit/test_packaging.py tests/unit/cli/test_help.py tests/unit/cli/test_reviews.py \
 	tests/unit/cli/test_http_connections.py tests/contract/test_commit.py tests/unit/client/test_real_server.py \
 	tests/grpc_binding/test_operations.py tests/grpc_binding/test_bounds.py tests/agents/test_policy.py \
-	tests/agents/test_mcp.py tests/agents/test_any_llm_answers.py tests/unit/mounts tests/unit/interop
+	tests/agents/test_mcp.py tests/agents/test_any_llm_answers.py tests/unit/mounts tests/unit/interop tests/auth/test_tokens.py \
+	tests/auth/test_schemes.py tests/auth/test_tls.py tests/unit/wire/test_card_signing.py
 
 lowest:
 	@$(MAKE) --no-print-directory VENV=.venv-lowest tests-of-lowest
