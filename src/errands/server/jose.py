@@ -92,7 +92,7 @@ def issuer_of(token: str) -> Any:
     try:
         payload = token.split(".")[1]
         claims = msgspec.json.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    except (ValueError, IndexError, RecursionError):
+    except (ValueError, IndexError, RecursionError, msgspec.MsgspecError):
         return None
     return claims.get("iss") if isinstance(claims, dict) else None
 

@@ -133,7 +133,9 @@ class BearerAuth(AuthScheme):
                 hint = "; redirects are not followed" if response.is_redirect else ""
                 raise IssuerError(f"{url} answers with the status {response.status_code}{hint}")
             return msgspec.json.decode(response.content)
-        except (httpx.HTTPError, httpx.InvalidURL, ErrandsError, TimeoutError, msgspec.DecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise IssuerError(f"{url} does not answer with JSON") from None
+        except (httpx.HTTPError, httpx.InvalidURL, ErrandsError, TimeoutError) as error:
             if isinstance(error, IssuerError):
                 raise
             raise IssuerError(f"{url} cannot be used: {str(error) or type(error).__name__}") from None
