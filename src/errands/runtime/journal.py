@@ -104,7 +104,7 @@ def new_id() -> str:
     """Return a UUID of version 7: the time at which it was drawn, then 72 random bits.
 
     Ids that begin with the time lie side by side in the indexes of a database. With random ones, every new task would
-    change pages all over the file, which costs a fifth of the rate of sends on SQLite.
+    change pages all over the file, which slows down sends on SQLite.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Verifying signed tokens with joserfc, the only module that knows it (extra `auth`)."""
+"""Verifies signed tokens with joserfc (extra `auth`)."""
 
 from __future__ import annotations
 
