@@ -17,7 +17,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import httpcore
 import httpx
@@ -25,6 +25,8 @@ import httpx
 from errands.errors import ConfigurationError, ErrandsError
 
 VARIABLE = "ERRANDS_OUTBOUND_ALLOW"
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 #: Resolves a host and port to the addresses of the host. Raises `OSError` if it has no address.
@@ -111,6 +113,21 @@ class Outbound:
         """
         transport = self.transport(max_bytes=max_bytes)
         return httpx.AsyncClient(**{**options, "transport": transport, "trust_env": False})
+
+    async def connect(self, protocol: Callable[[], P], host: str, port: int, *, has_tls: bool) -> P:
+        """Connect a protocol of asyncio to a host. Raises `OutboundError`, and `OSError` if that fails."""
+        certificates = await asyncio.to_thread(lambda: self._certificates) if has_tls else None
+        failure = OSError(f"{host} has no address")
+        for address in (addresses := await self._connections.find(host, port)):
+            try:
+                # The last one may take as long as the caller waits.
+                async with asyncio.timeout(None if address == addresses[-1] else _NEXT_ADDRESS):
+                    loop, name = asyncio.get_running_loop(), host if has_tls else None
+                    connecting = loop.create_connection(protocol, address, port, ssl=certificates, server_hostname=name)
+                    return (await connecting)[1]
+            except OSError as error:
+                failure = error
+        raise failure
 
     @cached_property
     def _certificates(self) -> ssl.SSLContext:
@@ -211,7 +228,7 @@ class _GuardedConnections(httpcore.AsyncNetworkBackend):
         failure: Exception = httpcore.ConnectError("the name has no address")
         try:
             async with asyncio.timeout(timeout):
-                addresses = await self._checked(host, port)
+                addresses = await self.find(host, port)
                 for address in addresses:
                     # The last one may take as long as the caller waits.
                     patience = None if address == addresses[-1] else _NEXT_ADDRESS
@@ -225,8 +242,8 @@ class _GuardedConnections(httpcore.AsyncNetworkBackend):
             raise httpcore.ConnectError(f"{host} has no address ({error})") from None
         raise failure
 
-    async def _checked(self, host: str, port: int) -> list[str]:
-        """Return the addresses of a host. One address that is not allowed is enough to refuse it.
+    async def find(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host, which were checked. One address that is not allowed is enough to refuse it.
 
         Raises `OutboundError`, and `OSError` if the host has no address.
         """

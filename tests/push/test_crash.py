@@ -17,7 +17,7 @@ from errands.engines.base import Engine
 from errands.engines.urls import engine_from_url
 from errands.model.core import TERMINAL_STATES
 from errands.model.log import STREAMED_KINDS, Event, Scope
-from errands.runtime.push import delivery_id
+from errands.runtime.webhooks import delivery_id
 from tests.clients import HEADERS, sending
 from tests.cluster.cluster import Cluster, Replica
 from tests.conftest import STORAGES

@@ -22,6 +22,7 @@ from errands.model.log import Change, PushConfig
 from errands.model.requests import AuthenticationInfo, TaskPushNotificationConfig
 from errands.outbound import Outbound
 from errands.runtime import push
+from errands.runtime.webhooks import signing_key
 from errands.testing import BASE_URL, connect, serve
 from tests.push.receiver import Receiver
 from tests.unit.support import ANYBODY, Agent, Gate
@@ -104,8 +105,8 @@ async def test_a_request_has_the_headers_that_were_asked_for(receiver: Receiver)
 
 
 def test_a_secret_in_the_form_of_standard_webhooks_is_decoded() -> None:
-    assert push.signing_key("whsec_aHVzaA==") == b"hush"
-    assert push.signing_key("aHVzaA==") == b"aHVzaA=="
+    assert signing_key("whsec_aHVzaA==") == b"hush"
+    assert signing_key("aHVzaA==") == b"aHVzaA=="
 
 
 @pytest.mark.parametrize("setting", [{"push_secret": "whsec_hush!"}, {"push_allow": "http://x"}])
@@ -364,9 +365,9 @@ async def test_a_long_answer_is_not_read(receiver: Receiver) -> None:
     server = serve(Agent(talk), **ALLOWED)
     async with Endless().up() as endless, connect(server) as client:
         await send(client, endless)
-        while not (entry := (await entries(server.engine))[0]).error:
+        while (entry := (await entries(server.engine))[0]).due_at is not None:
             await asyncio.sleep(0)
-        assert "more than 65,536 bytes" in entry.error
+        assert not entry.error
         await send(client, receiver)
         await ended(receiver)
 

@@ -14,9 +14,6 @@ redirects are not followed.
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import hmac
 import logging
 import random
 import re
@@ -24,14 +21,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
-import httpcore
 import httpx
 import msgspec
 
 from errands.engines.base import Engine
-from errands.errors import ConfigurationError, ErrandsError, InvalidParamsError, TaskNotFoundError
+from errands.errors import ErrandsError, InvalidParamsError, TaskNotFoundError
 from errands.model import core, requests
 from errands.model.log import STREAMED_KINDS, Delivery, OutboxEntry, PushConfig
 from errands.operations import OPERATIONS
@@ -39,7 +34,7 @@ from errands.outbound import Outbound, OutboundError
 from errands.runtime.blobs import blob_prefix, with_addresses
 from errands.runtime.settings import ENV_PREFIX, Settings
 from errands.runtime.streams import snapshot
-from errands.version import __version__
+from errands.runtime.webhooks import DeliveryError, PushNotification, WebhookClient
 from errands.wire import v0_3
 from errands.wire.v0_3_card import VERSION as V0_3
 
@@ -58,8 +53,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 900.0
 BREAK_AFTER, FIRST_BREAK, LONGEST_BREAK = 5, 5.0, 300.0
 #: Hosts that are remembered because they failed, and because they answered.
 MAX_CIRCUITS = 10_000
-#: Bytes of a response that are read; webhooks have nothing to say beyond their status.
-MAX_RESPONSE = 64 * 1024
 
 _CONTROL = re.compile(r"[^\x21-\x7e]|\\")
 #: Without spaces at the ends, which no header can have.
@@ -141,116 +134,6 @@ def shown_config(config: PushConfig, task_id: str) -> requests.TaskPushNotificat
     )
 
 
-# Requests
-
-
-class PushNotification(NamedTuple):
-    """What one request says: the body, and the version up to which it tells the log."""
-
-    version: int
-    body: bytes
-
-
-class _FailedError(Exception):
-    """A delivery failed. The message is for operators and has neither the URL nor a secret in it."""
-
-    def __init__(self, message: str, *, retry_after: float = 0.0, is_final: bool = False) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-        #: Whether another try is useless.
-        self.is_final = is_final
-
-
-def delivery_id(task_id: str, config_id: str, version: int) -> str:
-    """Return the id of a notification: the same however often and by whichever process it is sent."""
-    name = f"{len(task_id)}:{task_id}{config_id}:{version}"
-    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def signing_key(secret: str) -> bytes:
-    """Return the key of the setting `push_secret`: base64 after `whsec_`, else the text itself."""
-    if not secret.startswith("whsec_"):
-        return secret.encode()
-    try:
-        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-    except ValueError:
-        raise ConfigurationError("invalid push_secret: expected base64 after whsec_, or a text without it") from None
-
-
-class WebhookClient:
-    """Posts notifications. Headers and signature are those of the Standard Webhooks specification."""
-
-    def __init__(self, guard: Outbound, timeout: float, secret: str | None) -> None:
-        self._guard = guard
-        self._transport: httpx.AsyncBaseTransport | None = None
-        self._timeout = timeout
-        self._key = None if secret is None else signing_key(secret)
-
-    async def open(self) -> None:
-        """Prepare for the first request. Reading the certificates takes long, and most servers call no webhook."""
-        if self._transport is None:
-            self._transport = await asyncio.to_thread(self._guard.transport, max_bytes=MAX_RESPONSE)
-
-    async def close(self) -> None:
-        if self._transport is not None:
-            await self._transport.aclose()
-
-    def _headers(self, entry: OutboxEntry, notification: PushNotification, now: int) -> dict[str, str]:
-        config = entry.config
-        name, time = delivery_id(entry.task_id, config.id, notification.version), str(now // 1000)
-        headers = {
-            "Content-Type": "application/json" if config.protocol == V0_3 else "application/a2a+json",
-            "User-Agent": f"errands/{__version__}",
-            "A2A-Version": config.protocol,
-            "Webhook-Id": name,
-            "Webhook-Timestamp": time,
-        }
-        if config.scheme:
-            headers["Authorization"] = f"{config.scheme} {config.credentials}".strip()
-        if config.token:
-            headers["X-A2A-Notification-Token"] = config.token
-        if self._key is not None:
-            signed = f"{name}.{time}.".encode() + notification.body
-            digest = hmac.digest(self._key, signed, "sha256")
-            headers["Webhook-Signature"] = f"v1,{base64.b64encode(digest).decode()}"
-        return headers
-
-    async def post(self, entry: OutboxEntry, notification: PushNotification, now: int) -> None:
-        """Raise `_FailedError` unless the webhook answers with 2xx in time."""
-        assert self._transport is not None
-        timeouts = dict.fromkeys(("connect", "read", "write", "pool"), self._timeout)
-        request = httpx.Request(
-            "POST",
-            entry.config.url,
-            headers=self._headers(entry, notification, now),
-            content=notification.body,
-            extensions={"timeout": timeouts},
-        )
-        try:
-            async with asyncio.timeout(self._timeout):
-                response = await self._transport.handle_async_request(request)
-                try:
-                    await response.aread()  # so that the connection can be used again
-                finally:
-                    await response.aclose()
-        except (TimeoutError, httpx.TimeoutException, httpcore.TimeoutException):
-            raise _FailedError(f"no answer within {self._timeout:g} s") from None
-        except OutboundError as error:
-            raise _FailedError(str(error)) from None
-        except httpx.LocalProtocolError:
-            # Its text repeats the header, which may be a secret.
-            raise _FailedError("a header of the request is not valid") from None
-        except (httpx.HTTPError, httpcore.NetworkError, httpcore.ProtocolError, ErrandsError, OSError) as error:
-            raise _FailedError(f"{type(error).__name__}: {error}"[:300]) from None
-        if not response.is_success:
-            wait = response.headers.get("Retry-After", "")
-            raise _FailedError(
-                f"HTTP {response.status_code}",
-                retry_after=min(float(wait), LONGEST_PAUSE) if re.fullmatch(r"\d{1,6}", wait) else 0.0,
-                is_final=response.status_code == httpx.codes.GONE,
-            )
-
-
 class _Circuit:
     """The failures of one host in a row, and until when it is left alone."""
 
@@ -291,7 +174,7 @@ class PushSender:
         for delivery in self._running:
             delivery.cancel()
         await asyncio.gather(self._loop_task, *self._running, return_exceptions=True)
-        await self._client.close()
+        self._client.close()
 
     async def _run(self) -> None:
         while True:
@@ -314,8 +197,6 @@ class PushSender:
             return
         until = self._engine.clock() + self._lease
         entries = await self._engine.claim_deliveries(self._agent, limit, self._room(), until)
-        if entries:
-            await self._client.open()
         for entry in entries:
             host = entry.config.host
             self._busy[host] += 1
@@ -348,7 +229,7 @@ class PushSender:
                 position, attempts = notification.version, 0
             position = max(position, last)
             await self._settle(entry, position)
-        except _FailedError as failure:
+        except DeliveryError as failure:
             self._failed(entry.config.host)
             await self._fail(entry, position, attempts, failure)
         except TaskNotFoundError:
@@ -363,7 +244,7 @@ class PushSender:
             logger.warning("push notifications of task %s are put off: %s", entry.task_id, error)
         except Exception as error:
             logger.exception("push notifications of task %s could not be prepared", entry.task_id)
-            await self._fail(entry, position, attempts, _FailedError(f"{type(error).__name__} in this server"))
+            await self._fail(entry, position, attempts, DeliveryError(f"{type(error).__name__} in this server"))
 
     async def _read(self, entry: OutboxEntry, after: int) -> tuple[list[PushNotification], int]:
         """Return what to send after a version, and how far that goes.
@@ -394,7 +275,7 @@ class PushSender:
         )
         return (await self._engine.settle_deliveries([delivery]))[0]
 
-    async def _fail(self, entry: OutboxEntry, position: int, attempts: int, failure: _FailedError) -> None:
+    async def _fail(self, entry: OutboxEntry, position: int, attempts: int, failure: DeliveryError) -> None:
         config, now = entry.config, self._engine.clock()
         failed_at = entry.failed_at if attempts and entry.failed_at is not None else now
         dead = failure.is_final or now - failed_at >= self._give_up_after
@@ -413,7 +294,7 @@ class PushSender:
             config_id=config.id,
             claim=entry.claim,
             delivered=position,
-            due_at=now + int(1000 * max(pause, failure.retry_after)),
+            due_at=now + int(1000 * max(pause, min(failure.retry_after, LONGEST_PAUSE))),
             attempts=attempts + 1,
             failed_at=failed_at,
             error=str(failure),

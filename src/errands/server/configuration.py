@@ -25,8 +25,9 @@ from errands.runtime.executor_worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.inner import InnerAgents
 from errands.runtime.middleware import A2AMiddleware
-from errands.runtime.push import push_guard, signing_key
+from errands.runtime.push import push_guard
 from errands.runtime.settings import NOT_ON_CARD, ServerRole, Settings, misspelled
+from errands.runtime.webhooks import signing_key
 from errands.runtime.worker import Worker
 from errands.server.cards import build_card, check_binding, extensions_of, offers_extended_card
 from errands.wire import signing_extra

@@ -1,0 +1,278 @@
+"""One notification to one webhook: the request with its signature, and a small HTTP/1.1 client that posts it.
+
+A server that delivers many notifications does so on the event loop that answers its clients. With httpx a request took
+six times as long, most of it in parsers written in Python. Here httptools parses, which `errands serve` also uses.
+Connections go through the outbound guard, redirects are not followed, and of a response only the status counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import re
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple
+
+import httpx
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from errands.errors import ConfigurationError
+from errands.model.log import OutboxEntry
+from errands.outbound import Outbound, OutboundError
+from errands.version import __version__
+from errands.wire.v0_3_card import VERSION as V0_3
+
+#: Bytes of a response that are read; webhooks have nothing to say beyond their status.
+MAX_RESPONSE = 64 * 1024
+#: Connections that are kept for the next request, and for how many seconds.
+MAX_IDLE, KEEP_IDLE = 100, 5.0
+
+#: A header whose value has no space at its ends: the receiver would not see it.
+_LINE = re.compile(r"[A-Za-z0-9-]+: [\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+
+
+class PushNotification(NamedTuple):
+    """What one request says: the body, and the version of the log up to which it informs."""
+
+    version: int
+    body: bytes
+
+
+class DeliveryError(Exception):
+    """A delivery failed. The message is for operators and has neither the URL nor a secret in it."""
+
+    def __init__(self, message: str, *, retry_after: float = 0.0, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        #: Whether another try is useless.
+        self.is_final = is_final
+
+
+def delivery_id(task_id: str, config_id: str, version: int) -> str:
+    """Return the id of a notification: the same however often and by whichever process it is sent."""
+    name = f"{len(task_id)}:{task_id}{config_id}:{version}"
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def signing_key(secret: str) -> bytes:
+    """Return the key of the setting `push_secret`: base64 after `whsec_`, else the text itself."""
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        raise ConfigurationError("invalid push_secret: expected base64 after whsec_, or a text without it") from None
+
+
+class _Target(NamedTuple):
+    """Where a webhook is."""
+
+    has_tls: bool
+    host: str
+    port: int
+    #: The first two lines of a request.
+    lines: str
+
+
+@lru_cache(maxsize=1024)
+def _target(url: str) -> _Target:
+    # The parser that the URL was checked with: two may disagree about the host.
+    parsed = httpx.URL(url)
+    has_tls = parsed.scheme == "https"
+    port = parsed.port if parsed.port is not None else 443 if has_tls else 80
+    lines = f"POST {parsed.raw_path.decode('ascii')} HTTP/1.1\r\nHost: {parsed.netloc.decode('ascii')}"
+    return _Target(has_tls, parsed.raw_host.decode("ascii"), port, lines)
+
+
+class WebhookClient:
+    """Posts notifications. Headers and signature are those of the Standard Webhooks specification."""
+
+    def __init__(self, guard: Outbound, timeout: float, secret: str | None) -> None:
+        self._guard = guard
+        self._timeout = timeout
+        self._key = None if secret is None else signing_key(secret)
+        #: Connections that wait for another request, with the timers that close them.
+        self._idle: dict[_WebhookConnection, asyncio.TimerHandle] = {}
+        #: The same by host, the last used at the end.
+        self._idle_at: dict[tuple[bool, str, int], list[_WebhookConnection]] = {}
+
+    def close(self) -> None:
+        for connection in list(self._idle):
+            self._take_away(connection)
+            connection.transport.close()
+
+    def _head(self, target: _Target, entry: OutboxEntry, notification: PushNotification, now: int) -> bytes:
+        config = entry.config
+        name, time = delivery_id(entry.task_id, config.id, notification.version), str(now // 1000)
+        lines = [
+            f"Content-Length: {len(notification.body)}",
+            f"Content-Type: {'application/json' if config.protocol == V0_3 else 'application/a2a+json'}",
+            "Accept: */*",
+            "Accept-Encoding: identity",
+            f"User-Agent: errands/{__version__}",
+            f"A2A-Version: {config.protocol}",
+            f"Webhook-Id: {name}",
+            f"Webhook-Timestamp: {time}",
+        ]
+        if config.scheme:
+            lines.append(f"Authorization: {config.scheme} {config.credentials}".strip())
+        if config.token:
+            lines.append(f"X-A2A-Notification-Token: {config.token}")
+        if self._key is not None:
+            signed = f"{name}.{time}.".encode() + notification.body
+            digest = hmac.digest(self._key, signed, "sha256")
+            lines.append(f"Webhook-Signature: v1,{base64.b64encode(digest).decode()}")
+        if not all(map(_LINE.fullmatch, lines)):
+            raise DeliveryError("a header of the request is not valid")
+        return "\r\n".join([target.lines, *lines, "\r\n"]).encode("ascii")
+
+    async def post(self, entry: OutboxEntry, notification: PushNotification, now: int) -> None:
+        """Raise `DeliveryError` unless the webhook answers with 2xx in time."""
+        try:
+            target = _target(entry.config.url)
+            head = self._head(target, entry, notification, now)
+            async with asyncio.timeout(self._timeout):
+                status, wait = await self._exchange(target, head, notification.body)
+        except TimeoutError:
+            raise DeliveryError(f"no answer within {self._timeout:g} s") from None
+        except (OutboundError, httpx.InvalidURL) as error:
+            raise DeliveryError(str(error)) from None
+        except (OSError, HttpParserError, UnicodeError) as error:
+            raise DeliveryError(f"{type(error).__name__}: {error}"[:300]) from None
+        if not 200 <= status < 300:
+            raise DeliveryError(
+                f"HTTP {status}",
+                retry_after=float(wait) if re.fullmatch(rb"\d{1,6}", wait) else 0.0,
+                is_final=status == httpx.codes.GONE,
+            )
+
+    async def _exchange(self, target: _Target, head: bytes, body: bytes) -> _Answer:
+        """Send a request and return the answer."""
+        origin = target[:3]
+        while idle := self._idle_at.get(origin):
+            connection = idle[-1]
+            self._take_away(connection)
+            if connection.transport.is_closing():
+                continue
+            # The host may have closed it just now; sending it again over a new one has the same delivery id.
+            with suppress(ConnectionError):
+                return await self._use(connection, origin, head, body)
+        connection = await self._guard.connect(_WebhookConnection, target.host, target.port, has_tls=target.has_tls)
+        return await self._use(connection, origin, head, body)
+
+    async def _use(
+        self, connection: _WebhookConnection, origin: tuple[bool, str, int], head: bytes, body: bytes
+    ) -> _Answer:
+        try:
+            answer = await connection.post(head, body)
+        except BaseException:
+            connection.transport.abort()
+            raise
+        if connection.can_be_used_again and len(self._idle) < MAX_IDLE:
+            connection.origin = origin
+            loop = asyncio.get_running_loop()
+            self._idle[connection] = loop.call_later(KEEP_IDLE, self._close_idle, connection)
+            self._idle_at.setdefault(origin, []).append(connection)
+        else:
+            connection.transport.close()
+        return answer
+
+    def _close_idle(self, connection: _WebhookConnection) -> None:
+        self._take_away(connection)
+        connection.transport.close()
+
+    def _take_away(self, connection: _WebhookConnection) -> None:
+        """Remove a connection from those that are idle."""
+        self._idle.pop(connection).cancel()
+        connections = self._idle_at[connection.origin]
+        connections.remove(connection)
+        if not connections:
+            del self._idle_at[connection.origin]
+
+
+class _Answer(NamedTuple):
+    status: int
+    #: The header `Retry-After`.
+    retry_after: bytes
+
+
+class _WebhookConnection(asyncio.Protocol):
+    """A connection to a webhook: one request at a time."""
+
+    transport: asyncio.Transport
+    origin: tuple[bool, str, int]
+
+    def __init__(self) -> None:
+        self._parser = HttpResponseParser(self)
+        #: The answer to the request under way; None between two requests.
+        self._answer: asyncio.Future[_Answer] | None = None
+        self._received = 0
+        self._has_head = False
+        self._retry_after = b""
+        self.can_be_used_again = True
+
+    def post(self, head: bytes, body: bytes) -> asyncio.Future[_Answer]:
+        self._answer = asyncio.get_running_loop().create_future()
+        self._received, self._has_head, self._retry_after = 0, False, b""
+        self.transport.writelines([head, body])
+        return self._answer
+
+    # Called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError as error:
+            self._fail(error)
+        except HttpParserUpgrade:
+            self._fail(HttpParserError("the host wants to speak another protocol"))
+        if self._answer is None:
+            return
+        if self._received > MAX_RESPONSE:
+            if not self._has_head:
+                self._fail(HttpParserError(f"the head of the answer has more than {MAX_RESPONSE} bytes"))
+            self._end(reusable=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._has_head:
+            self._end(reusable=False)  # the end of the connection is that of the body
+        else:
+            self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the host closed the connection"))
+        del self._parser  # it refers to this object
+
+    # Called by the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"retry-after":
+            self._retry_after = value
+
+    def on_headers_complete(self) -> None:
+        # An interim response comes before the one that counts.
+        self._has_head = self._parser.get_status_code() >= 200
+
+    def on_message_complete(self) -> None:
+        if self._has_head:
+            self._end(reusable=self._parser.should_keep_alive())
+
+    def _end(self, *, reusable: bool) -> None:
+        answer, self._answer = self._answer, None
+        self.can_be_used_again = reusable and answer is not None
+        if answer is None or not reusable:
+            self.transport.close()
+        if answer is not None and not answer.done():
+            answer.set_result(_Answer(self._parser.get_status_code(), self._retry_after))
+
+    def _fail(self, error: Exception) -> None:
+        answer, self._answer = self._answer, None
+        self.can_be_used_again = False
+        self.transport.abort()
+        if answer is not None and not answer.done():
+            answer.set_exception(error)
