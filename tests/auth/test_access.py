@@ -14,8 +14,11 @@ from errands import A2AServer, AccessRule, AgentCardConfig, ApiKeyAuth, Caller, 
 from errands.engines.memory import MemoryEngine
 from errands.errors import ConfigurationError
 from errands.model.log import Scope
+from errands.operations import OPERATIONS
 from errands.policy.audit import entries_of, read_log
 from errands.testing import http_client, serve
+from tests.auth.test_matrix import BINDINGS, Line
+from tests.auth.test_matrix import Caller as MatrixCaller
 from tests.grpc_binding.serving import over_grpc, refusal, send
 from tests.interaction.wire import message
 from tests.unit.reviews.support import Reviewed
@@ -101,6 +104,52 @@ async def test_an_operator_uses_the_tasks_of_all_tenants(storage: str) -> None:
         assert answered.json()["task"]["id"] == task_id
         assert (await agent.post("operator", f"/tasks/{task_id}:cancel")).status_code == 200
         assert (await agent.get("a", f"/tasks/{task_id}")).json()["status"]["state"] == "TASK_STATE_CANCELED"
+
+
+async def test_an_auditor_lists_the_tasks_of_every_owner_of_its_tenant_and_an_operator_those_of_all(
+    storage: str,
+) -> None:
+    every = {"Errands-Owner": "*"}
+    async with api(storage=storage) as agent:
+        tasks = [await agent.open(key) for key in ("a", "b", "operator")]
+        for key, path, expected in (
+            ("auditor", "/tasks", tasks[:2]),
+            ("auditor", "/acme/tasks", tasks[:2]),
+            ("operator", "/tasks", tasks),
+            ("operator", "/acme/tasks", tasks[:2]),
+            ("operator", "/ops/tasks", tasks[2:]),
+            ("operator", "/tasks?status=TASK_STATE_COMPLETED", []),
+        ):
+            listed = (await agent.get(key, path, **every)).json()
+            assert sorted(task["id"] for task in listed["tasks"]) == sorted(expected), (key, path)
+            assert listed["totalSize"] == len(expected)
+        for refused in (
+            await agent.get("b", "/tasks", **every),
+            await agent.get("auditor", "/ops/tasks", **every),
+            await agent.send("operator", headers=every),
+            await agent.get("operator", f"/tasks/{tasks[0]}", **every),
+        ):
+            assert refused.status_code == 403
+
+
+@pytest.mark.parametrize(("version", "binding"), [one for one in BINDINGS if one != ("0.3", "grpc")])
+async def test_every_binding_lists_across_owners(version: str, binding: str) -> None:
+    server = serve(Asks(), auth=[ApiKeyAuth(KEYS)], access_rules=RULES, grpc_port=0)
+    async with server, http_client(server) as http:
+        tasks = {await Api(server, http).open(key) for key in ("a", "b")}
+        line = Line(server, version, binding)
+        headers = {"X-API-Key": "auditor", "Errands-Owner": "*"}
+        async with line.transport(MatrixCaller("auditor", headers)) as transport:
+            listed = await line.call(transport, OPERATIONS["ListTasks"], "", None)
+        assert {task.id for task in listed.tasks} == tasks
+
+
+async def test_the_dialect_of_praisonai_lists_across_owners() -> None:
+    async with api() as agent:
+        tasks = {await agent.open(key) for key in ("a", "b")}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/list", "params": {}}
+        listed = (await agent.post("auditor", "/a2a", body, **{"Errands-Owner": "*"})).json()
+        assert {task["id"] for task in listed["result"]} == tasks
 
 
 async def test_a_service_account_acts_for_users() -> None:

@@ -139,6 +139,56 @@ async def test_only_the_scopes_own_tasks_are_listed(engine: Engine, changes: Cha
         assert (ids(page), page.total_size) == ([f"t{number}"], 1)
 
 
+ODD = ListQuery(scope=ME._replace(tenant="a/b:c*", owner="x:y"), reach="tenant")
+
+
+async def test_operators_list_the_tasks_of_every_owner_of_a_tenant_or_of_an_agent(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    scopes = (ME, SOMEBODY_ELSE, OTHER_TENANT, OTHER_AGENT, ODD.scope)
+    for number, scope in enumerate(scopes):
+        clock.advance(1)
+        # This context, in the name of a key, looks like a listing of the agent.
+        await engine.commit(changes.start(f"t{number}", scope=scope, context_id=f"shared:x/{ME.agent}"))
+    await engine.commit(changes.complete("t1", scope=SOMEBODY_ELSE))
+    of_tenant, of_agent = ListQuery(scope=ME, reach="tenant"), ListQuery(scope=ME, reach="agent")
+    for query, expected in (
+        (of_tenant, ["t1", "t0"]),
+        (of_agent, ["t1", "t4", "t2", "t0"]),
+        (ODD, ["t4"]),
+        (msgspec.structs.replace(of_agent, scope=OTHER_AGENT), ["t3"]),
+        (msgspec.structs.replace(of_agent, state=TaskState.COMPLETED), ["t1"]),
+        (msgspec.structs.replace(of_agent, context_id=f"shared:x/{ME.agent}"), ["t1", "t4", "t2", "t0"]),
+        (msgspec.structs.replace(of_agent, context_id="other"), []),
+        (msgspec.structs.replace(of_agent, status_after=clock()), ["t1", "t4"]),
+    ):
+        for size in (1, 50):
+            found = await pages(engine, msgspec.structs.replace(query, page_size=size))
+            # t4 and t1 have the same time.
+            assert sorted(task_id for page in found for task_id in ids(page)) == sorted(expected)
+            assert {page.total_size for page in found} == {len(expected)}
+            assert [page.tasks[0].scope for page in found if ids(page) == ["t2"]] in ([], [OTHER_TENANT])
+    assert ids(await engine.list(of_agent)) == ["t1", "t4", "t2", "t0"]
+
+
+async def test_a_listing_of_several_owners_misses_no_task_that_changes_meanwhile(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    owners = [ME._replace(owner=f"o{number}") for number in range(4)]
+    for number, scope in enumerate(owners):
+        clock.advance(1)
+        await engine.commit(changes.start(f"t{number}", scope=scope))
+    query = ListQuery(scope=ME, reach="tenant", page_size=1)
+    page = await engine.list(query)
+    assert ids(page) == ["t3"]
+    clock.advance(1)
+    await engine.commit(changes.complete("t0", scope=owners[0]))
+    await engine.commit(changes.complete("t2", scope=owners[2]))
+    await engine.commit(changes.start("new", scope=owners[0]))
+    rest = await walk(engine, msgspec.structs.replace(query, page_token=page.next_page_token))
+    assert [stored.task.id for stored in rest] == ["t1", "t0", "t2"]
+
+
 async def test_a_token_of_another_scope_shows_nothing_of_that_scope(
     engine: Engine, changes: Changes, clock: ManualClock
 ) -> None:

@@ -125,7 +125,9 @@ class Storage(ABC):
 
     @abstractmethod
     async def list(self, query: log.ListQuery) -> log.ListPage:
-        """Return one page of the scope's tasks, the newest status first, ties broken by id.
+        """Return one page of the tasks of the scope, or with `query.reach` of more owners, the newest status first.
+
+        Ties are broken by id.
 
         It has `query.page_size` tasks at most, and fewer when their stored content exceeds `query.page_bytes`, but
         always one; what is left out is not read, and is on the next page. With `query.only_small`, `LargeReadError` is
@@ -133,8 +135,8 @@ class Storage(ABC):
         Every task that matched when the first page was read appears on some page, even when it changed in between:
         after the last page in order come those that changed since the first. A task may thus appear twice, the second
         time newer. A token stays valid when its task is deleted or changed. Tasks created after the first page do not
-        appear. `total_size` counts all matches at the time of the call, or, with a filter by context or time, at that
-        of the first page.
+        appear. `total_size` counts all matches at the time of the call, or, with a filter by context or time or for
+        several owners, at that of the first page.
         Raises `InvalidParamsError` for an invalid token.
         """
 

@@ -7,6 +7,9 @@ changed since, because those have left the part of the order that is still to be
 A page is found before it is read, and may turn out to be too large: then it ends earlier, and its token continues after
 the last task that was read. With some filters tasks can only be counted one by one. Such a listing is counted when it
 begins, and its tokens carry the total.
+
+No index has the tasks of several owners in order, because every task would pay for it: a page of such a listing, which
+is for operators, looks at all tasks of the agent.
 """
 
 from __future__ import annotations
@@ -84,7 +87,7 @@ async def list_page(listing: Listing, query: ListQuery, now: int) -> ListPage:
     """Return the page that `query` asks for."""
     cursor = Cursor.read(query.page_token) if query.page_token else Cursor(now, FAR, "")
     total = await listing.count() if cursor.total is None else cursor.total
-    if query.context_id is not None or query.status_after is not None:
+    if query.context_id is not None or query.status_after is not None or query.reach != "owner":
         cursor = msgspec.structs.replace(cursor, total=total)
     # One more than fits on the page shows whether there are more.
     wanted = query.page_size + 1
@@ -102,7 +105,7 @@ async def list_page(listing: Listing, query: ListQuery, now: int) -> ListPage:
         stored
         for stored in loaded
         if stored is not None
-        and stored.scope == query.scope
+        and query.covers(stored.scope)
         and (query.state is None or stored.state is query.state)
         and (query.status_after is None or stored.head.status_at >= query.status_after)
     ]

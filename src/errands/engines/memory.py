@@ -633,7 +633,7 @@ class _MemoryListing:
         self._matches = {
             task.id: task
             for task in tasks.values()
-            if task.scope == query.scope
+            if query.covers(task.scope)
             and (query.context_id is None or task.context_id == query.context_id)
             and (query.state is None or task.head.state == query.state)
             and task.head.status_at >= since

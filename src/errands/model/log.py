@@ -277,6 +277,8 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Filters of a listing, and the page that is wanted."""
 
     scope: Scope
+    #: Whose tasks are listed: those of the scope, or of every owner in its tenant, or of every owner of its agent.
+    reach: Literal["owner", "tenant", "agent"] = "owner"
     context_id: str | None = None
     state: TaskState | None = None
     status_after: int | None = None
@@ -289,6 +291,17 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     page_token: str = ""
     #: False leaves the artifacts out, and does not read them.
     with_artifacts: bool = False
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant of all listed tasks; None if they may be of any."""
+        return None if self.reach == "agent" else self.scope.tenant
+
+    def covers(self, scope: Scope) -> bool:
+        """Return whether tasks of a scope are listed."""
+        if self.reach == "owner":
+            return scope == self.scope
+        return scope.agent == self.scope.agent and self.tenant in (None, scope.tenant)
 
 
 class AskingQuery(msgspec.Struct, frozen=True, kw_only=True):

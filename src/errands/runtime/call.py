@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -52,6 +52,8 @@ class CallContext(msgspec.Struct):
     email: str = ""
     #: The caller's own name, if it may use tasks of other owners and the scope is that of another; else None.
     acting: str | None = None
+    #: Whose tasks the caller may list; see `ListQuery.reach`.
+    reach: Literal["owner", "tenant", "agent"] = "owner"
     #: The address of the client, for the audit trail; "" without one.
     address: str = ""
     #: See `RequestOptions`; set by delegation and by no binding.

@@ -162,6 +162,7 @@ class TaskManager:
         size = request.page_size or 50
         query = log.ListQuery(
             scope=call.scope,
+            reach=call.reach,
             context_id=request.context_id or None,
             state=None if request.status in (None, core.UNSPECIFIED) else request.status,
             status_after=after,

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: The header, or the metadata of a gRPC call, in which a caller names the owner for whom it acts.
 OWNER_HEADER = "Errands-Owner"
+#: The owner that stands for all of them, in listings.
+EVERY_OWNER = "*"
 #: The metadata of a message, or of its request, that names a skill.
 SKILL_KEY = "skillId"
 
@@ -58,6 +60,8 @@ class Access(NamedTuple):
     scope: Scope
     #: The caller's own name, if the scope is that of another owner.
     acting: str | None = None
+    #: Whose tasks a listing shows; see `ListQuery.reach`.
+    reach: Literal["owner", "tenant", "agent"] = "owner"
 
 
 class Authorization:
@@ -118,8 +122,13 @@ class Authorization:
         if wanted_owner and wanted_owner != caller.owner:
             if not granted or len(wanted_owner) > MAX_NAME:
                 raise PermissionDeniedError(f"The credentials do not allow to act for the owner in {OWNER_HEADER}")
+            if wanted_owner == EVERY_OWNER and operation.name != "ListTasks":
+                raise PermissionDeniedError(f"{OWNER_HEADER}: {EVERY_OWNER} is for ListTasks; name one owner")
             logger.info("%s of %r for %r", operation.name, caller.owner, wanted_owner)
-            return Access(scope._replace(owner=wanted_owner), caller.owner)
+            access = Access(scope._replace(owner=wanted_owner), caller.owner)
+            if wanted_owner == EVERY_OWNER:
+                return access._replace(reach="agent" if "agent" in granted and not tenant else "tenant")
+            return access
         if not granted:
             return Access(scope)
         found = await scope_of(task_id) if (task_id := _task_of(request)) else None

@@ -207,13 +207,12 @@ class Dispatcher:
         if envelope.params is not None and (self._body_middlewares or self._shows_results):
             # Middleware may have changed it and may do so later.
             request = validation.reread(envelope.params, MAX_DEPTH)
-        scope, acting = Scope(tenant, owner, self._card.name), None
+        call = CallContext(Scope(tenant, owner, self._card.name), request_context=envelope.context, email=email)
         if self._authorization is not None and envelope.caller is not None:
             wanted_owner = exchange.header(_OWNER_HEADER)
-            scope, acting = await self._authorization.decide(
-                operation, request, envelope.caller, scope, wanted_owner, self._scope_of
+            call.scope, call.acting, call.reach = await self._authorization.decide(
+                operation, request, envelope.caller, call.scope, wanted_owner, self._scope_of
             )
-        call = CallContext(scope, request_context=envelope.context, email=email, acting=acting)
         return envelope, request, call
 
     async def _perform_with_blobs(

@@ -311,11 +311,20 @@ class _PostgresListing:
         self._subject = "scope" if query.context_id is None else "context"
         self._context = () if query.context_id is None else (storable(query.context_id),)
         states = [state for state in _STATES if state != UNSPECIFIED] if query.state is None else [query.state.value]
-        self._filters = (scope_key(query.scope), states, earliest(query), *map(storable, query.scope))
+        self._filters: tuple[object, ...]
+        if query.reach == "owner":
+            self._filters = (scope_key(query.scope), states, earliest(query), *map(storable, query.scope))
+        else:
+            self._subject = "owners"
+            names = (None if name is None else storable(name) for name in (query.tenant, query.context_id))
+            self._filters = (storable(query.scope.agent), states, earliest(query), *names)
+            self._context = ()
 
     async def count(self) -> int:
-        if self._query.status_after is None and self._query.context_id is None:
-            total: int = await self._connection.fetchval(QUERIES["tally"], *self._filters[:2])
+        if self._subject == "owners":
+            total: int = await self._connection.fetchval(QUERIES["count_owners"], *self._filters)
+        elif self._query.status_after is None and self._query.context_id is None:
+            total = await self._connection.fetchval(QUERIES["tally"], *self._filters[:2])
         else:
             counting = QUERIES[f"count_{self._subject}"]
             total = await self._connection.fetchval(counting, *self._filters[:3], *self._context)

@@ -221,6 +221,12 @@ FROM tasks
 WHERE tasks.scope = $1::bigint AND tasks.state = states.state AND tasks.status_at >= $3::bigint
     AND tasks.tenant = $4::text AND tasks.owner = $5::text AND tasks.agent = $6::text
 
+-- fragment: of_owners
+-- The tasks that a listing of several owners is about.
+FROM tasks
+WHERE tasks.agent = $1::text AND tasks.state = ANY($2::text[]) AND tasks.status_at >= $3::bigint
+    AND ($4::text IS NULL OR tasks.tenant = $4::text) AND ($5::text IS NULL OR tasks.context_id = $5::text)
+
 -- fragment: in_order
 -- The first phase of a listing: the tasks after the last one, none newer than the listing.
 AND tasks.status_at <= $7::bigint AND tasks.status_at <= $8::bigint AND (tasks.status_at < $8::bigint OR tasks.id > $9::text)
@@ -258,6 +264,22 @@ CROSS JOIN LATERAL (
 -- name: tally
 -- How many tasks the scope has, without looking at them.
 SELECT coalesce(sum(tasks), 0)::bigint FROM tallies WHERE scope = $1::bigint AND state = ANY($2::text[])
+
+-- name: list_owners_in_order
+-- A page of the tasks of several owners, first phase.
+SELECT tasks.id, tasks.status_at {of_owners}
+    AND tasks.status_at <= $6::bigint AND tasks.status_at <= $7::bigint AND (tasks.status_at < $7::bigint OR tasks.id > $8::text)
+ORDER BY tasks.status_at DESC, tasks.id LIMIT $9::bigint
+
+-- name: list_owners_since_changed
+-- A page of the tasks of several owners, second phase.
+SELECT tasks.id, tasks.status_at {of_owners}
+    AND tasks.status_at > $6::bigint AND tasks.created_at <= $6::bigint AND tasks.id > $7::text
+ORDER BY tasks.id LIMIT $8::bigint
+
+-- name: count_owners
+-- How many tasks of several owners match.
+SELECT count(*) {of_owners}
 
 -- name: list_context_in_order
 -- A page of a context's tasks, first phase; each state is one run of the index `tasks_of_context`.

@@ -6,6 +6,9 @@ import re
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from urllib.parse import unquote
+
+import msgspec
 
 from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Running, Tasks
 from errands.engines.commit import HOSTS, LocalEngine
@@ -186,7 +189,23 @@ class RedisQueries(LocalEngine):
                 return size
 
     async def list(self, query: ListQuery) -> ListPage:
-        return await list_page(_RedisListing(self, query), query, self.clock())
+        if query.reach == "owner":
+            return await list_page(_RedisListing(self, query), query, self.clock())
+        scopes = [scope async for scope in self._scopes(query)]
+        return await list_page(_OwnersListing(self, query, scopes), query, self.clock())
+
+    async def _scopes(self, query: ListQuery) -> AsyncIterator[Scope]:
+        """Iterate over the scopes that have tasks for a listing of several owners. All keys are looked at."""
+        prefix = self.keys("list", "")
+        seen: set[Scope] = set()
+        async for names in self._scan("list"):
+            for name in names:
+                # No part of a scope has a colon or a slash in its name.
+                scope = Scope(*map(unquote, name.partition(":")[0].split("/")))
+                if query.covers(scope) and prefix + name == self.keys.listing(scope, query.context_id, query.state):
+                    if scope not in seen:  # a scan may show a key twice
+                        yield scope
+                    seen.add(scope)
 
     # The queue
 
@@ -285,3 +304,24 @@ class _RedisListing:
             if stored is not None and stored.scope == LOST:
                 stored.scope = query.scope
         return loaded
+
+
+class _OwnersListing:
+    """A listing of several owners: those of each, merged. See `errands.engines.listing.Listing`."""
+
+    def __init__(self, engine: RedisQueries, query: ListQuery, scopes: Sequence[Scope]) -> None:
+        self._parts = [_RedisListing(engine, msgspec.structs.replace(query, scope=scope)) for scope in scopes]
+
+    async def count(self) -> int:
+        return sum([await part.count() for part in self._parts])
+
+    async def in_order(self, cursor: Cursor, limit: int) -> list[tuple[int, str]]:
+        found = [place for part in self._parts for place in await part.in_order(cursor, limit)]
+        return sorted(found, key=lambda place: (-place[0], place[1]))[:limit]
+
+    async def since_changed(self, cursor: Cursor, limit: int) -> list[str]:
+        return sorted([task_id for part in self._parts for task_id in await part.since_changed(cursor, limit)])[:limit]
+
+    async def load(self, task_ids: list[str]) -> Loaded:
+        # Which part loads a task does not matter: they differ in their keys.
+        return await self._parts[0].load(task_ids) if task_ids else []

@@ -340,9 +340,13 @@ class _SQLiteListing:
     def __init__(self, connection: sqlite3.Connection, query: ListQuery) -> None:
         self._connection = connection
         self._query = query
-        self._subject = "scope" if query.context_id is None else "context"
+        if query.reach != "owner":
+            self._subject = "owners"
+        else:
+            self._subject = "scope" if query.context_id is None else "context"
         self._filters: dict[str, object] = {
             **query.scope._asdict(),
+            "tenant": query.tenant,
             "context_id": query.context_id,
             "state": None if query.state is None else query.state.value,
             "status_after": earliest(query),

@@ -192,6 +192,12 @@ FROM tasks INDEXED BY tasks_of_context
 WHERE context_id = :context_id AND tenant = :tenant AND owner = :owner AND agent = :agent
     AND status_at >= :status_after AND (:state IS NULL OR state = :state)
 
+-- fragment: of_owners
+-- The tasks that a listing of several owners is about.
+FROM tasks
+WHERE agent = :agent AND (:tenant IS NULL OR tenant = :tenant) AND (:context_id IS NULL OR context_id = :context_id)
+    AND status_at >= :status_after AND (:state IS NULL OR state = :state)
+
 -- fragment: in_order
 -- The first phase of a listing: the tasks after the last one, none newer than the listing.
 AND status_at <= :as_of AND status_at <= :status_at AND (status_at < :status_at OR id > :id)
@@ -213,6 +219,18 @@ SELECT {record} {of_scope} {since_changed}
 -- name: count_scope
 -- How many tasks of the scope match.
 SELECT count(*) {of_scope}
+
+-- name: list_owners_in_order
+-- A page of the tasks of several owners, first phase.
+SELECT {record} {of_owners} {in_order}
+
+-- name: list_owners_since_changed
+-- A page of the tasks of several owners, second phase.
+SELECT {record} {of_owners} {since_changed}
+
+-- name: count_owners
+-- How many tasks of several owners match.
+SELECT count(*) {of_owners}
 
 -- name: list_context_in_order
 -- A page of a context's tasks, first phase.
