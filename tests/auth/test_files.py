@@ -230,6 +230,17 @@ async def test_files_count_for_the_bytes_of_their_owner(storage: str, tmp_path: 
             assert 800_000 < await server.blobs.stored_bytes(server.engine, server.scope("alice")) < 810_000
 
 
+async def test_a_caller_gains_no_room_for_uploads_by_naming_other_tenants(tmp_path: Path) -> None:
+    server = archive(tmp_path, max_upload_bytes=len(LARGE))
+    async with server, http_client(server) as http:
+        uploads = [await upload(http, ALICE, f"/t{number}/blobs") for number in range(11)]
+        assert [one.status_code for one in uploads] == [201] * 10 + [503]
+        # An upload belongs to the tenant that was named for it, and using it makes room again.
+        assert (await send(http, ALICE, uploads[0].json()["url"], "/t1")).status_code == 400
+        assert (await send(http, ALICE, uploads[1].json()["url"], "/t1")).status_code == 200
+        assert (await upload(http, ALICE, "/t5/blobs")).status_code == 201
+
+
 def stored_files(folder: Path) -> int:
     return sum(1 for path in (folder / "blobs").rglob("*") if path.is_file())
 

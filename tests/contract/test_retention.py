@@ -16,11 +16,12 @@ from errands.engines.redis import RedisEngine
 from errands.engines.urls import engine_from_url
 from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFoundError
 from errands.model.core import TaskState
-from errands.model.log import Draft, ListQuery, Work
+from errands.model.log import Draft, ListQuery, Reach, Work
 from tests.contract.changes import (
     AGENT,
     ME,
     OTHER_AGENT,
+    OTHER_TENANT,
     SOMEBODY_ELSE,
     Changes,
     ManualClock,
@@ -291,6 +292,9 @@ async def test_the_live_tasks_of_a_scope_are_counted(engine: Engine, changes: Ch
     await engine.commit(changes.complete("running"))
     assert await engine.count_live(ME) == 2
     assert await engine.count_live(SOMEBODY_ELSE) == 1
+    await engine.commit(changes.start("of another tenant", scope=OTHER_TENANT))
+    reaches: tuple[Reach, ...] = ("scope", "owner", "tenant", "agent")
+    assert [await engine.count_live(ME, reach) for reach in reaches] == [2, 3, 3, 4]
 
 
 async def test_the_bytes_of_a_scope_are_those_of_its_tasks(
@@ -308,6 +312,10 @@ async def test_the_bytes_of_a_scope_are_those_of_its_tasks(
     clock.advance(1)
     await engine.sweep()
     assert 200_000 <= await engine.stored_bytes(ME) <= 300_000
+    await engine.commit(changes.start("of another tenant", scope=OTHER_TENANT))
+    await engine.commit(changes.chunk("of another tenant", "x" * 100_000, fence=1, scope=OTHER_TENANT))
+    assert 300_000 <= await engine.stored_bytes(ME, "owner") <= 400_000
+    assert await engine.stored_bytes(ME, "agent") > await engine.stored_bytes(ME, "owner")
 
 
 # Tasks that are too late

@@ -8,7 +8,19 @@ from typing import Any
 import httpx
 import pytest
 
-from errands import A2AServer, BearerTokenMiddleware, Settings, TaskContext, Worker
+from starlette.requests import Request
+
+from errands import (
+    A2AMiddleware,
+    A2AServer,
+    ApiKeyAuth,
+    BearerTokenMiddleware,
+    Caller,
+    RequestEnvelope,
+    Settings,
+    TaskContext,
+    Worker,
+)
 from errands.client import StreamInterruptedError
 from errands.engines.base import Engine
 from errands.engines.urls import engine_from_url
@@ -324,6 +336,65 @@ async def test_each_owner_has_its_own_tasks() -> None:
         assert [(await send(name)).status_code for name in ("ada", "ada", "alan")] == [200, 429, 200]
 
 
+@every_engine
+async def test_a_caller_gains_no_tasks_by_naming_other_tenants(storage: str) -> None:
+    at = Stores(storage, Asks(), caller_max_tasks=2)
+    async with at.server as server, http_client(server) as http:
+
+        async def send(tenant: str) -> int:
+            return (await http.post(f"/{tenant}/message:send", json={"message": message()})).status_code
+
+        assert [await send(tenant) for tenant in ("t1", "t2", "t3", "t1")] == [200, 200, 429, 429]
+        at.clock.advance(seconds=600)  # then the store is asked
+        assert await send("t4") == 429
+        assert (await http.post("/message:send", json={"message": message()})).status_code == 200
+
+
+async def test_a_tenant_that_is_given_to_a_caller_has_tasks_of_its_own() -> None:
+    keys = {"a": Caller(owner="ada", tenant="t1"), "b": Caller(owner="ada", tenant="t2"), "c": Caller(owner="ada")}
+    server = serve(Asks(), auth=[ApiKeyAuth(keys)], caller_max_tasks=1, caller_burst=6, **SLOW)
+    async with server, http_client(server) as http:
+
+        async def send(key: str, tenant: str) -> int:
+            headers = {"X-API-Key": key}
+            path = f"/{tenant}/message:send"
+            return (await http.post(path, json={"message": message()}, headers=headers)).status_code
+
+        assert [await send("a", "t1"), await send("b", "t2")] == [200, 200]
+        assert [await send(key, tenant) for key, tenant in (("a", "t1"), ("b", "t2"))] == [429, 429]
+        # This caller may name any tenant: the tasks of its owner in all of them count.
+        assert [await send("c", tenant) for tenant in ("t1", "t3", "t4")] == [429, 429, 429]
+
+
+@every_engine
+async def test_a_caller_gains_no_bytes_by_naming_other_tenants(storage: str) -> None:
+    at = Stores(storage, Large(), caller_max_bytes=150_000)
+    async with at.server as server, http_client(server) as http:
+
+        async def send(tenant: str) -> int:
+            return (await http.post(f"/{tenant}/message:send", json={"message": message()})).status_code
+
+        assert [await send("t1"), await send("t2")] == [200, 200]
+        at.clock.advance(seconds=6000)
+        await send("t3")  # the answer counts from the next request on
+        quotas = at.server.task_manager._submitter._quotas
+        assert quotas is not None
+        bound = quotas._bytes
+        assert bound is not None
+        await until(lambda: not bound._background)
+        assert await send("t4") == 429
+
+
+async def test_a_caller_gains_no_requests_by_naming_other_tenants() -> None:
+    class NeedsBody(A2AMiddleware):
+        async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
+            envelope.owner = "ada"
+
+    async with serve(Echo(), middlewares=[NeedsBody()], caller_burst=2, **SLOW) as server, http_client(server) as http:
+        statuses = [(await http.get(f"/t{number}/tasks")).status_code for number in range(3)]
+        assert statuses == [200, 200, 429]
+
+
 class Large(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         if ctx.user_text == "ask":
@@ -369,7 +440,7 @@ async def test_what_this_process_accepts_counts_at_once() -> None:
 async def test_a_store_that_does_not_answer_is_not_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
     server = serve(Echo(), caller_max_tasks=1)
 
-    async def fails(scope: object) -> int:
+    async def fails(scope: object, reach: object) -> int:
         raise StorageError("no answer")
 
     async with connect(server, client=PATIENCE) as client:

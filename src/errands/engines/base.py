@@ -168,14 +168,18 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    async def count_live(self, scope: log.Scope) -> int:
-        """Return how many tasks of the scope have not ended. The cost does not depend on how many have."""
+    async def count_live(self, scope: log.Scope, reach: log.Reach = "scope") -> int:
+        """Return how many tasks of the scope, or within the reach, have not ended.
+
+        The cost does not depend on how many have, except in Redis with a reach.
+        """
 
     @abstractmethod
-    async def stored_bytes(self, scope: log.Scope) -> int:
-        """Return about how many bytes the content of the scope's tasks takes: their logs and snapshots.
+    async def stored_bytes(self, scope: log.Scope, reach: log.Reach = "scope") -> int:
+        """Return about how many bytes the content of the scope's tasks, or of those within the reach, takes.
 
-        The cost grows with what is stored: for callers that ask rarely. Other calls do not wait for it.
+        That is their logs and snapshots. The cost grows with what is stored: for callers that ask rarely. Other calls
+        do not wait for it.
         """
 
     @abstractmethod

@@ -23,7 +23,7 @@ import msgspec
 
 from errands.engines.base import LargeReadError
 from errands.errors import InvalidParamsError
-from errands.model.log import ListPage, ListQuery, StoredTask
+from errands.model.log import ListPage, ListQuery, StoredTask, is_reached
 
 #: Later than every time, and still a number that every store holds exactly.
 FAR = 2**53
@@ -87,7 +87,7 @@ async def list_page(listing: Listing, query: ListQuery, now: int) -> ListPage:
     """Return the page that `query` asks for."""
     cursor = Cursor.read(query.page_token) if query.page_token else Cursor(now, FAR, "")
     total = await listing.count() if cursor.total is None else cursor.total
-    if query.context_id is not None or query.status_after is not None or query.reach != "owner":
+    if query.context_id is not None or query.status_after is not None or query.reach != "scope":
         cursor = msgspec.structs.replace(cursor, total=total)
     # One more than fits on the page shows whether there are more.
     wanted = query.page_size + 1
@@ -105,7 +105,7 @@ async def list_page(listing: Listing, query: ListQuery, now: int) -> ListPage:
         stored
         for stored in loaded
         if stored is not None
-        and query.covers(stored.scope)
+        and is_reached(stored.scope, query.scope, query.reach)
         and (query.state is None or stored.state is query.state)
         and (query.status_after is None or stored.head.status_at >= query.status_after)
     ]

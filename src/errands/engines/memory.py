@@ -53,9 +53,11 @@ from errands.model.log import (
     ListQuery,
     LogSlice,
     OutboxEntry,
+    Reach,
     RunningTask,
     Scope,
     StoredTask,
+    is_reached,
 )
 
 #: Bytes of content that ended tasks may hold together. Beyond that, those that ended first are dropped.
@@ -414,11 +416,11 @@ class MemoryEngine(LocalEngine):
         task_ids = {*self._leased, *self._paused, *(task_id for _, task_id in self._ready)}
         return (self._tasks[task_id] for task_id in task_ids if task_id in self._tasks and task_id not in self._ended)
 
-    async def count_live(self, scope: Scope) -> int:
-        return sum(task.scope == scope for task in self._live())
+    async def count_live(self, scope: Scope, reach: Reach = "scope") -> int:
+        return sum(is_reached(task.scope, scope, reach) for task in self._live())
 
-    async def stored_bytes(self, scope: Scope) -> int:
-        return sum(task.kept_bytes for task in self._tasks.values() if task.scope == scope)
+    async def stored_bytes(self, scope: Scope, reach: Reach = "scope") -> int:
+        return sum(task.kept_bytes for task in self._tasks.values() if is_reached(task.scope, scope, reach))
 
     # The queue
 
@@ -633,7 +635,7 @@ class _MemoryListing:
         self._matches = {
             task.id: task
             for task in tasks.values()
-            if query.covers(task.scope)
+            if is_reached(task.scope, query.scope, query.reach)
             and (query.context_id is None or task.context_id == query.context_id)
             and (query.state is None or task.head.state == query.state)
             and task.head.status_at >= since

@@ -22,6 +22,23 @@ class Scope(NamedTuple):
     agent: str = ""
 
 
+#: How far a query reaches from a scope, always within its agent: the scope itself, its owner in every tenant, every
+#: owner of its tenant, or every owner in every tenant.
+Reach = Literal["scope", "owner", "tenant", "agent"]
+
+
+def reached(scope: Scope, reach: Reach) -> tuple[str | None, str | None]:
+    """Return the tenant and the owner that a query is about; None means every one."""
+    tenant = scope.tenant if reach in ("scope", "tenant") else None
+    return tenant, scope.owner if reach in ("scope", "owner") else None
+
+
+def is_reached(other: Scope, scope: Scope, reach: Reach) -> bool:
+    """Return whether tasks of another scope are within the reach."""
+    tenant, owner = reached(scope, reach)
+    return other.agent == scope.agent and tenant in (None, other.tenant) and owner in (None, other.owner)
+
+
 EventKind = Literal["task", "message", "request", "status", "artifact", "cancel", "record"]
 
 #: The kinds that subscribers are shown. The others are internal: a message that joined the history, the options of its
@@ -277,8 +294,7 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Filters of a listing, and the page that is wanted."""
 
     scope: Scope
-    #: Whose tasks are listed: those of the scope, or of every owner in its tenant, or of every owner of its agent.
-    reach: Literal["owner", "tenant", "agent"] = "owner"
+    reach: Reach = "scope"
     context_id: str | None = None
     state: TaskState | None = None
     status_after: int | None = None
@@ -291,17 +307,6 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     page_token: str = ""
     #: False leaves the artifacts out, and does not read them.
     with_artifacts: bool = False
-
-    @property
-    def tenant(self) -> str | None:
-        """The tenant of all listed tasks; None if they may be of any."""
-        return None if self.reach == "agent" else self.scope.tenant
-
-    def covers(self, scope: Scope) -> bool:
-        """Return whether tasks of a scope are listed."""
-        if self.reach == "owner":
-            return scope == self.scope
-        return scope.agent == self.scope.agent and self.tenant in (None, scope.tenant)
 
 
 class AskingQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ from errands.engines.base import Engine
 from errands.errors import ConfigurationError, ErrandsError, PayloadTooLargeError, StorageError, TaskNotFoundError
 from errands.model import core
 from errands.model.base import encode
-from errands.model.log import ListQuery, Scope
+from errands.model.log import ListQuery, Reach, Scope
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +94,8 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: int
     #: Whether a message has used the upload. It is kept nevertheless, in case the message is sent again.
     is_used: bool = False
+    #: Whether the uploader only names its tenant. Its uploads for all tenants are in one folder and counted together.
+    names_tenant: bool = False
 
     @property
     def reference(self) -> BlobReference:
@@ -423,13 +425,14 @@ class Blobs:
         media_type: str | None = None,
         filename: str | None = None,
         most: int | None = None,
+        names_tenant: bool = False,
     ) -> Blob:
         """Keep a file for a task, or as an upload without one; it is durable when this returns.
 
         Raises `PayloadTooLargeError` as soon as there are more than `most` bytes.
         """
         name = secrets.token_hex(24)
-        folder = _folder(task_id, scope, name)
+        folder = _folder(task_id, scope, name, names_tenant=names_tenant)
         whole, sums, size = hashlib.sha256(), [], 0
         file = await self._run(self._bucket.create, folder, name)
 
@@ -454,6 +457,7 @@ class Blobs:
                 media_type=media_type,
                 filename=filename,
                 created_at=self._clock(),
+                names_tenant=names_tenant,
             )
             await self._run(file.commit)
         except BaseException:
@@ -526,14 +530,17 @@ class Blobs:
                 size += (await self.find(reference, scope)).size
         return size
 
-    async def stored_bytes(self, engine: Engine, scope: Scope) -> int:
-        """Return about how many bytes the files of the scope's tasks take. Uploads have a bound of their own.
+    async def stored_bytes(self, engine: Engine, scope: Scope, reach: Reach = "scope") -> int:
+        """Return about how many bytes the files of the scope's tasks, or of those within the reach, take.
+
+        Uploads have a bound of their own.
 
         The cost grows with the number of tasks: for callers that ask rarely.
         """
         token, size = "", 0
         while True:
-            page = await engine.list(ListQuery(scope=scope, page_size=100, page_token=token, with_artifacts=False))
+            query = ListQuery(scope=scope, reach=reach, page_size=100, page_token=token, with_artifacts=False)
+            page = await engine.list(query)
             for stored in page.tasks:
                 files = await self._run(self._bucket.files, _folder(stored.task.id, scope, ""))
                 size += sum(facts.size for facts in files.values())
@@ -555,8 +562,11 @@ class Blobs:
 
         The agent may be another one: agents pass files on to those that they delegate to.
         """
-        for is_used in (False, True) if not reference.task_id else (False,):
-            folder = _folder(reference.task_id, scope, reference.name, is_used=is_used)
+        folders = [_folder(reference.task_id, scope, reference.name)]
+        if not reference.task_id:
+            folders.append(_folder("", scope, reference.name, names_tenant=True))
+            folders.append(_folder("", scope, reference.name, is_used=True))
+        for folder in folders:
             try:
                 blob = _decode_blob(await self._run(self._bucket.read, folder, reference.name + _ABOUT))
                 break
@@ -633,9 +643,12 @@ class Blobs:
                 sums[id(part)] = msgspec.structs.replace(part, url=f"sha256:{blob.sha256}")
         return with_parts(message, lambda part: sums.get(id(part), part)) if sums else message
 
-    async def waiting(self, scope: Scope) -> tuple[int, int]:
-        """Return how many uploads of this scope no message has used, and their bytes."""
-        files = await self._run(self._bucket.files, _folder("", scope, ""))
+    async def waiting(self, scope: Scope, *, names_tenant: bool = False) -> tuple[int, int]:
+        """Return how many uploads of this scope no message has used, and their bytes.
+
+        With `names_tenant`, those that its owner has uploaded by naming any tenant.
+        """
+        files = await self._run(self._bucket.files, _folder("", scope, "", names_tenant=names_tenant))
         sizes = [facts.size for name, facts in files.items() if name + _ABOUT in files]
         return len(sizes), sum(sizes)
 
@@ -700,17 +713,22 @@ async def _exists(engine: Engine, blob: Blob) -> bool:
     return True
 
 
-def _folder(task_id: str, scope: Scope, name: str, *, is_used: bool = False) -> str:
+def _folder(task_id: str, scope: Scope, name: str, *, is_used: bool = False, names_tenant: bool = False) -> str:
     """Return the folder of a blob: that of its task, or that of the uploads of its scope.
 
     Uploads that were used are in folders of their own, so that those that wait can be counted.
     """
-    key = ["task", task_id] if task_id else ["used", *scope, name[:2]] if is_used else ["uploads", *scope]
+    if task_id:
+        key = ["task", task_id]
+    elif is_used:
+        key = ["used", *scope, name[:2]]
+    else:
+        key = ["uploads in any tenant", *scope[1:]] if names_tenant else ["uploads", *scope]
     return hashlib.sha256(encode(key)).hexdigest()[:40]
 
 
 def _place(blob: Blob) -> str:
-    return _folder(blob.task_id, blob.scope, blob.name, is_used=blob.is_used)
+    return _folder(blob.task_id, blob.scope, blob.name, is_used=blob.is_used, names_tenant=blob.names_tenant)
 
 
 async def pieces_of(path: str | os.PathLike[str]) -> AsyncIterator[bytes]:

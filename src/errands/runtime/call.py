@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from errands.engines.base import Engine, LargeReadError
 from errands.errors import DamagedTaskError
 from errands.model.base import UNREADABLE
-from errands.model.log import ListPage, ListQuery, RequestOptions, Scope, StoredTask
+from errands.model.log import ListPage, ListQuery, Reach, RequestOptions, Scope, StoredTask
 from errands.runtime.turn import current_position
 
 #: Tasks whose request contexts are kept, the newest ones: of those that another process runs, nothing is asked for.
@@ -53,7 +53,9 @@ class CallContext(msgspec.Struct):
     #: The caller's own name, if it may use tasks of other owners and the scope is that of another; else None.
     acting: str | None = None
     #: Whose tasks the caller may list; see `ListQuery.reach`.
-    reach: Literal["owner", "tenant", "agent"] = "owner"
+    reach: Reach = "scope"
+    #: Whether the tenant is only named by the request, and not given to the caller by authentication or middleware.
+    names_tenant: bool = False
     #: The address of the client, for the audit trail; "" without one.
     address: str = ""
     #: See `RequestOptions`; set by delegation and by no binding.

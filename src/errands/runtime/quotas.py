@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -26,7 +26,7 @@ from errands.errors import (
     TooManyStreamsError,
     TooManyTasksError,
 )
-from errands.model.log import Change, Scope
+from errands.model.log import Change, Reach, Scope
 from errands.runtime.blobs import Blobs
 from errands.runtime.settings import Settings
 
@@ -130,7 +130,7 @@ class OpenStreams:
 
 
 class _Usage(msgspec.Struct):
-    """What a scope uses: the store's last answer, and what this process has added since."""
+    """What a scope, or all within a reach, uses: the store's last answer, and what this process has added since."""
 
     used: int = 0
     #: What is being added: the store may know it already or not.
@@ -153,7 +153,7 @@ class StoreQuota:
 
     def __init__(
         self,
-        ask: Callable[[Scope], Awaitable[int]],
+        ask: Callable[[Scope, Reach], Awaitable[int]],
         most: int,
         clock: Clock,
         *,
@@ -170,21 +170,21 @@ class StoreQuota:
         self._waits = waits
         self._refusal = refusal
         self._refusals = Refusals(setting)
-        self._usages: dict[Scope, _Usage] = {}
+        self._usages: dict[tuple[Scope, Reach], _Usage] = {}
         self._background: set[asyncio.Task[None]] = set()
 
-    async def take(self, scope: Scope, amount: int) -> Callable[[], None]:
+    async def take(self, scope: Scope, reach: Reach, amount: int) -> Callable[[], None]:
         """Count what is about to be added, and return what to call when it is in the store or has failed.
 
         Raise a `QuotaError` if there is no room for it.
         """
-        usage = self._usages.get(scope) or _Usage()
-        _remember(self._usages, scope, usage)
+        usage = self._usages.get((scope, reach)) or _Usage()
+        _remember(self._usages, (scope, reach), usage)
         if self._must_ask(usage, amount):
             if self._waits:
-                await self._refresh(scope, usage, amount)
+                await self._refresh(scope, reach, usage, amount)
             elif not usage.asking.locked():
-                asking = asyncio.create_task(self._refresh(scope, usage, amount))
+                asking = asyncio.create_task(self._refresh(scope, reach, usage, amount))
                 self._background.add(asking)
                 asking.add_done_callback(self._background.discard)
         if usage.used + amount > self._most:
@@ -203,13 +203,13 @@ class StoreQuota:
             return True
         return self._waits and not usage.is_full and usage.used + amount > self._most
 
-    async def _refresh(self, scope: Scope, usage: _Usage, amount: int) -> None:
+    async def _refresh(self, scope: Scope, reach: Reach, usage: _Usage, amount: int) -> None:
         async with usage.asking:
             if not self._must_ask(usage, amount):
                 return
             began, before = time.monotonic(), usage.used - usage.under_way
             try:
-                answer = await self._ask(scope)
+                answer = await self._ask(scope, reach)
             except StorageError as error:
                 logger.warning("the store did not say what %r uses, so its last answer holds: %s", scope[:2], error)
             else:
@@ -225,9 +225,9 @@ class StoreQuotas:
     def __init__(self, engine: Engine, settings: Settings, blobs: Blobs | None = None) -> None:
         self._tasks = self._bytes = None
 
-        async def stored_bytes(scope: Scope) -> int:
-            files = 0 if blobs is None else await blobs.stored_bytes(engine, scope)
-            return files + await engine.stored_bytes(scope)
+        async def stored_bytes(scope: Scope, reach: Reach) -> int:
+            files = 0 if blobs is None else await blobs.stored_bytes(engine, scope, reach)
+            return files + await engine.stored_bytes(scope, reach)
 
         if (tasks := settings.caller_max_tasks) is not None:
             self._tasks = StoreQuota(
@@ -259,17 +259,23 @@ class StoreQuotas:
                 setting="caller_max_bytes",
             )
 
-    async def take(self, change: Change, *, is_new: bool, files: int = 0) -> Callable[[], None]:
+    async def take(
+        self, change: Change, *, is_new: bool, names_tenant: bool = False, files: int = 0
+    ) -> Callable[[], None]:
         """Count a message that is about to be committed, or the bytes of its files that are about to be stored.
 
+        A caller who only names a tenant could name another one each time, so its tasks in all tenants are counted.
         Return what to call then. Raise a `QuotaError`.
         """
+        scope, reach = change.scope, cast("Reach", "scope")
+        if names_tenant:
+            scope, reach = scope._replace(tenant=""), "owner"
         with ExitStack() as taken:
             if self._tasks is not None and is_new:
-                taken.callback(await self._tasks.take(change.scope, 1))
+                taken.callback(await self._tasks.take(scope, reach, 1))
             if self._bytes is not None:
                 size = files + sum([len(draft.data) for draft in change.events])
-                taken.callback(await self._bytes.take(change.scope, size))
+                taken.callback(await self._bytes.take(scope, reach, size))
             return taken.pop_all().close
 
 

@@ -172,7 +172,7 @@ class Submitter:
                 change = log.Change(
                     task_id=task_id, scope=call.scope, at=self._journal.now(), receipt=receipt, receipt_since=since
                 )
-                done = await self._take_quota(change, is_new=False, files=size)
+                done = await self._take_quota(change, call, is_new=False, files=size)
             try:
                 message = await self._blobs.stow(request.message, task_id, call.scope)
             finally:
@@ -348,7 +348,7 @@ class Submitter:
             push_limit=self._push_limit,
         )
         is_counted = self._quotas is not None and not call.parent
-        done = await self._take_quota(change, is_new=is_new) if is_counted else None
+        done = await self._take_quota(change, call, is_new=is_new) if is_counted else None
         try:
             submitted = await self._pool.commit_and_run(
                 stored,
@@ -406,7 +406,7 @@ class Submitter:
             change = msgspec.structs.replace(change, state=core.SUBMITTED)
         with self._pool.keeping_context(stored.task.id, message.message_id, call.request_context):
             is_counted = self._quotas is not None and not call.parent
-            done = await self._take_quota(change, is_new=False) if is_counted else None
+            done = await self._take_quota(change, call, is_new=False) if is_counted else None
             try:
                 await self._journal.commit(change)
             finally:
@@ -415,14 +415,16 @@ class Submitter:
         stored = await self._engine.load(stored.task.id, call.scope)
         return Submission(stored, queued=True)
 
-    async def _take_quota(self, change: log.Change, *, is_new: bool, files: int = 0) -> Callable[[], None]:
+    async def _take_quota(
+        self, change: log.Change, call: CallContext, *, is_new: bool, files: int = 0
+    ) -> Callable[[], None]:
         """Count a message, or its files, against the quotas of its sender, and return what to call when it is stored.
 
         Raise a `QuotaError`, but `DuplicateMessageError` for a message that was accepted before.
         """
         assert self._quotas is not None
         try:
-            return await self._quotas.take(change, is_new=is_new, files=files)
+            return await self._quotas.take(change, is_new=is_new, names_tenant=call.names_tenant, files=files)
         except errors.QuotaError:
             await check_receipt(self._engine, change)
             raise

@@ -17,7 +17,7 @@ import msgspec
 from errands.clock import system_clock, to_iso
 from errands.errors import ConfigurationError, PermissionDeniedError
 from errands.model.card_config import AgentCardConfig
-from errands.model.log import Scope
+from errands.model.log import Reach, Scope
 from errands.model.requests import SendMessageRequest
 from errands.operations import Operation
 from errands.outbound import Outbound
@@ -61,7 +61,7 @@ class Access(NamedTuple):
     #: The caller's own name, if the scope is that of another owner.
     acting: str | None = None
     #: Whose tasks a listing shows; see `ListQuery.reach`.
-    reach: Literal["owner", "tenant", "agent"] = "owner"
+    reach: Reach = "scope"
 
 
 class Authorization:

@@ -269,18 +269,21 @@ class BlobPages:
             raise InvalidParamsError(f"filename has more than {_MAX_FILENAME} bytes", field="filename")
         media_type = exchange.header(b"content-type")
         size = int(length or most)
-        self._arriving[call.scope] += size
+        # A caller who only names a tenant has the same room whichever one it names.
+        counted = call.scope._replace(tenant="") if call.names_tenant else call.scope
+        self._arriving[counted] += size
         try:
-            await self._check_room(call.scope)
+            await self._check_room(counted, names_tenant=call.names_tenant)
             blob = await self._blobs.put(
                 _body(exchange),
                 call.scope,
                 media_type=media_type if _MEDIA_TYPE.fullmatch(media_type) else None,
                 filename=filename or None,
                 most=most,
+                names_tenant=call.names_tenant,
             )
         finally:
-            self._arriving[call.scope] -= size
+            self._arriving[counted] -= size
             self._arriving += Counter()  # forgets those with nothing left
         if wanted is not None and wanted[1] != _base64(blob.sha256):
             raise InvalidRequestError("The body is not the one that Content-Digest is about; send it again")
@@ -292,10 +295,10 @@ class BlobPages:
             shown["filename"] = blob.filename
         await exchange.respond(201, encode(shown), headers=((b"location", url.encode()),))
 
-    async def _check_room(self, scope: Scope) -> None:
+    async def _check_room(self, scope: Scope, *, names_tenant: bool) -> None:
         """Raise `OverloadedError` if the uploads of this scope, with those that arrive, take too many bytes."""
         allowed = _UPLOADS_WAITING * self._settings.max_upload_bytes
-        count, size = await self._blobs.waiting(scope)
+        count, size = await self._blobs.waiting(scope, names_tenant=names_tenant)
         if count >= _MOST_UPLOADS or size + self._arriving[scope] > allowed:
             raise OverloadedError(
                 f"{count} uploads with {size} bytes wait for a message that uses them, and {_MOST_UPLOADS} with "

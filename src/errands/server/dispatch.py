@@ -19,7 +19,7 @@ from errands.operations import OPERATIONS, Operation
 from errands.runtime import validation
 from errands.runtime.call import CallContext
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
-from errands.runtime.quotas import CallerKey, OpenStreams, RequestRate
+from errands.runtime.quotas import OpenStreams, RequestRate
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream
 from errands.runtime.task_manager import TaskManager
@@ -104,7 +104,7 @@ class Dispatcher:
             for middleware in self.head_middlewares:
                 await middleware.before_dispatch(envelope, exchange.request)
         except errors.AuthenticationRequiredError:
-            self._count(exchange, RequestEnvelope())
+            self._count(exchange)
             raise
         except errors.A2AError:
             raise
@@ -112,20 +112,15 @@ class Dispatcher:
             raise client_error(error, "a request") from None
         exchange.envelope = envelope
         if envelope.owner or not self._body_middlewares:
-            self._count(exchange, envelope)
+            self._count(exchange, envelope.tenant, envelope.owner)
 
-    def _count(self, exchange: IncomingRequest, envelope: RequestEnvelope) -> None:
+    def _count(self, exchange: IncomingRequest, tenant: str = "", owner: str = "") -> None:
         """Note whose request it is, and count it once. Raises `TooManyRequestsError`."""
-        if exchange.caller_key is not None or (self._rate is None and not envelope.owner):
+        if exchange.caller_key is not None or (self._rate is None and not owner):
             return
-        exchange.caller_key = self._key_of(exchange, envelope)
+        exchange.caller_key = (tenant, owner) if owner else client_network(exchange, self._settings)
         if self._rate is not None:
             self._rate.take(exchange.caller_key, exchange.weight)
-
-    def _key_of(self, exchange: IncomingRequest, envelope: RequestEnvelope) -> CallerKey:
-        if envelope.owner:
-            return envelope.tenant, envelope.owner
-        return client_network(exchange, self._settings)
 
     def check_outline(self, operation: Operation, params: bytes) -> None:
         """Raise `PayloadTooLargeError` for too many parts. Bindings call it if decoding would take long."""
@@ -140,8 +135,9 @@ class Dispatcher:
                 extensions = self._check_extensions(operation, exchange)
             if self._middlewares:
                 return await self._through_middleware(operation, request, extensions, exchange)
-            scope = Scope(request.tenant, "", self._card.name) if request.tenant else self._default_scope
-            call = CallContext(scope, extensions)
+            call = CallContext(self._default_scope, extensions)
+            if request.tenant:
+                call.scope, call.names_tenant = Scope(request.tenant, "", self._card.name), True
             if self._blobs is None:
                 return await self._perform(operation, request, call, exchange)
             return await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
@@ -193,13 +189,15 @@ class Dispatcher:
         # Reset, so that another operation for the same request is checked again.
         envelope, exchange.envelope = exchange.envelope, None
         assert envelope is not None
-        envelope.tenant = envelope.tenant or request.tenant or ""
+        given, named = envelope.tenant, request.tenant or ""
+        envelope.tenant = given or named
         if isinstance(request, SendMessageRequest):
             envelope.params = request
         for middleware in self._body_middlewares:
             await middleware.before_dispatch(envelope, exchange.request)
+        names_tenant = not given and named != "" and envelope.tenant == named
         if exchange.caller_key is None:
-            self._count(exchange, envelope)
+            self._count(exchange, "" if names_tenant else envelope.tenant, envelope.owner)
         tenant, owner, email = (
             validation.text(f"envelope.{name}, which a middleware has set,", getattr(envelope, name))
             for name in ("tenant", "owner", "email")
@@ -213,6 +211,7 @@ class Dispatcher:
             call.scope, call.acting, call.reach = await self._authorization.decide(
                 operation, request, envelope.caller, call.scope, wanted_owner, self._scope_of
             )
+        call.names_tenant = names_tenant and call.acting is None
         return envelope, request, call
 
     async def _perform_with_blobs(
@@ -260,7 +259,7 @@ class Dispatcher:
         """Perform an operation that streams, if its caller may have another stream open."""
         caller = exchange.caller_key
         if caller is None:
-            caller = self._key_of(exchange, RequestEnvelope())
+            caller = client_network(exchange, self._settings)
         closed = streams.open(caller)
         try:
             stream: EventStream = await perform(request, call)

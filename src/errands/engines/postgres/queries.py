@@ -31,8 +31,10 @@ from errands.model.log import (
     LogSlice,
     OutboxEntry,
     PushConfig,
+    Reach,
     Scope,
     StoredTask,
+    reached,
 )
 
 #: The statements of `queries.sql` by name.
@@ -244,13 +246,19 @@ class PostgresQueries(LocalEngine):
             rows += await self._fetch("unfinished", storable(agent), unfinished_by, limit)
         return [(readable(key), Scope(*map(readable, scope))) for key, *scope in rows[:limit]]
 
-    async def count_live(self, scope: Scope) -> int:
+    async def count_live(self, scope: Scope, reach: Reach = "scope") -> int:
+        if reach != "scope":
+            found: int = await self._fetch_value("count_live_of_owners", *_names(scope, reach))
+            return found
         live = [state.value for state in TaskState if state not in TERMINAL_STATES]
         count: int = await self._fetch_value("tally", scope_key(scope), live)
         return count
 
-    async def stored_bytes(self, scope: Scope) -> int:
-        size: int = await self._fetch_value("stored_bytes", scope_key(scope))
+    async def stored_bytes(self, scope: Scope, reach: Reach = "scope") -> int:
+        if reach == "scope":
+            size: int = await self._fetch_value("stored_bytes", scope_key(scope))
+        else:
+            size = await self._fetch_value("stored_bytes_of_owners", *_names(scope, reach))
         return size
 
     async def list(self, query: ListQuery) -> ListPage:
@@ -312,12 +320,12 @@ class _PostgresListing:
         self._context = () if query.context_id is None else (storable(query.context_id),)
         states = [state for state in _STATES if state != UNSPECIFIED] if query.state is None else [query.state.value]
         self._filters: tuple[object, ...]
-        if query.reach == "owner":
+        if query.reach == "scope":
             self._filters = (scope_key(query.scope), states, earliest(query), *map(storable, query.scope))
         else:
             self._subject = "owners"
-            names = (None if name is None else storable(name) for name in (query.tenant, query.context_id))
-            self._filters = (storable(query.scope.agent), states, earliest(query), *names)
+            context_id = None if query.context_id is None else storable(query.context_id)
+            self._filters = (*_names(query.scope, query.reach), states, earliest(query), context_id)
             self._context = ()
 
     async def count(self) -> int:
@@ -355,6 +363,11 @@ class _PostgresListing:
         for row in rows:
             loaded[row["place"] - 1] = read_stored(row)
         return loaded
+
+
+def _names(scope: Scope, reach: Reach) -> list[str | None]:
+    """Return the agent, tenant and owner that a query is about; None means every one."""
+    return [None if name is None else storable(name) for name in (scope.agent, *reached(scope, reach))]
 
 
 def _position(cursor: Cursor) -> str:

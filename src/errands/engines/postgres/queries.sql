@@ -221,11 +221,15 @@ FROM tasks
 WHERE tasks.scope = $1::bigint AND tasks.state = states.state AND tasks.status_at >= $3::bigint
     AND tasks.tenant = $4::text AND tasks.owner = $5::text AND tasks.agent = $6::text
 
+-- fragment: reached
+-- The tasks within the reach of a scope.
+tasks.agent = $1::text AND ($2::text IS NULL OR tasks.tenant = $2::text) AND ($3::text IS NULL OR tasks.owner = $3::text)
+
 -- fragment: of_owners
 -- The tasks that a listing of several owners is about.
 FROM tasks
-WHERE tasks.agent = $1::text AND tasks.state = ANY($2::text[]) AND tasks.status_at >= $3::bigint
-    AND ($4::text IS NULL OR tasks.tenant = $4::text) AND ($5::text IS NULL OR tasks.context_id = $5::text)
+WHERE {reached} AND tasks.state = ANY($4::text[]) AND tasks.status_at >= $5::bigint
+    AND ($6::text IS NULL OR tasks.context_id = $6::text)
 
 -- fragment: in_order
 -- The first phase of a listing: the tasks after the last one, none newer than the listing.
@@ -267,15 +271,13 @@ SELECT coalesce(sum(tasks), 0)::bigint FROM tallies WHERE scope = $1::bigint AND
 
 -- name: list_owners_in_order
 -- A page of the tasks of several owners, first phase.
-SELECT tasks.id, tasks.status_at {of_owners}
-    AND tasks.status_at <= $6::bigint AND tasks.status_at <= $7::bigint AND (tasks.status_at < $7::bigint OR tasks.id > $8::text)
-ORDER BY tasks.status_at DESC, tasks.id LIMIT $9::bigint
+SELECT tasks.id, tasks.status_at {of_owners} {in_order}
 
 -- name: list_owners_since_changed
 -- A page of the tasks of several owners, second phase.
 SELECT tasks.id, tasks.status_at {of_owners}
-    AND tasks.status_at > $6::bigint AND tasks.created_at <= $6::bigint AND tasks.id > $7::text
-ORDER BY tasks.id LIMIT $8::bigint
+    AND tasks.status_at > $7::bigint AND tasks.created_at <= $7::bigint AND tasks.id > $8::text
+ORDER BY tasks.id LIMIT $9::bigint
 
 -- name: count_owners
 -- How many tasks of several owners match.
@@ -477,6 +479,19 @@ LIMIT $3::bigint
 SELECT coalesce(sum(length(events.data)), 0)::bigint
 FROM tasks JOIN events ON events.task = tasks.no
 WHERE tasks.scope = $1::bigint
+
+-- name: stored_bytes_of_owners
+-- The same for the tasks of several owners.
+SELECT coalesce(sum(length(events.data)), 0)::bigint
+FROM tasks JOIN events ON events.task = tasks.no
+WHERE {reached}
+
+-- name: count_live_of_owners
+-- How many tasks of several owners are in the queue, at work or paused; only live ones are in these two indexes.
+SELECT (SELECT count(*) FROM tasks WHERE tasks.due_at IS NOT NULL AND {reached}) + (
+    SELECT count(*) FROM tasks
+    WHERE tasks.state IN ('TASK_STATE_INPUT_REQUIRED', 'TASK_STATE_AUTH_REQUIRED') AND tasks.due_at IS NULL AND {reached}
+)
 
 -- name: overgrown
 -- Of the next tasks after an id: the last one, and those that hold more events than are to be kept.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,9 +34,11 @@ from errands.model.log import (
     ListQuery,
     LogSlice,
     OutboxEntry,
+    Reach,
     RunningTask,
     Scope,
     StoredTask,
+    is_reached,
 )
 
 #: Tasks that one request looks at: the server does nothing else while it does.
@@ -175,11 +177,16 @@ class RedisQueries(LocalEngine):
                 break
         return found[:limit]
 
-    async def count_live(self, scope: Scope) -> int:
-        live = [self.keys.listing(scope, state=state) for state in TaskState if state not in TERMINAL_STATES]
+    async def count_live(self, scope: Scope, reach: Reach = "scope") -> int:
+        scopes = await self._scopes(scope, reach)
+        states = [state for state in TaskState if state not in TERMINAL_STATES]
+        live = [self.keys.listing(each, state=state) for each in scopes for state in states]
         return sum([await self.server.do("zcard", listing) for listing in live])
 
-    async def stored_bytes(self, scope: Scope) -> int:
+    async def stored_bytes(self, scope: Scope, reach: Reach = "scope") -> int:
+        return sum([await self._stored_bytes(each) for each in await self._scopes(scope, reach)])
+
+    async def _stored_bytes(self, scope: Scope) -> int:
         listing, start, size = self.keys.listing(scope), 0, 0
         while True:
             ids = await self.server.do("zrange", listing, start, start + LOOK - 1)
@@ -189,23 +196,26 @@ class RedisQueries(LocalEngine):
                 return size
 
     async def list(self, query: ListQuery) -> ListPage:
-        if query.reach == "owner":
+        if query.reach == "scope":
             return await list_page(_RedisListing(self, query), query, self.clock())
-        scopes = [scope async for scope in self._scopes(query)]
+        scopes = await self._scopes(query.scope, query.reach, query.context_id, query.state)
         return await list_page(_OwnersListing(self, query, scopes), query, self.clock())
 
-    async def _scopes(self, query: ListQuery) -> AsyncIterator[Scope]:
-        """Iterate over the scopes that have tasks for a listing of several owners. All keys are looked at."""
+    async def _scopes(
+        self, scope: Scope, reach: Reach, context_id: str | None = None, state: TaskState | None = None
+    ) -> set[Scope]:
+        """Return the scopes within the reach that have tasks like these. All keys are looked at."""
+        if reach == "scope":
+            return {scope}
         prefix = self.keys("list", "")
-        seen: set[Scope] = set()
+        found: set[Scope] = set()
         async for names in self._scan("list"):
             for name in names:
                 # No part of a scope has a colon or a slash in its name.
-                scope = Scope(*map(unquote, name.partition(":")[0].split("/")))
-                if query.covers(scope) and prefix + name == self.keys.listing(scope, query.context_id, query.state):
-                    if scope not in seen:  # a scan may show a key twice
-                        yield scope
-                    seen.add(scope)
+                other = Scope(*map(unquote, name.partition(":")[0].split("/")))
+                if is_reached(other, scope, reach) and prefix + name == self.keys.listing(other, context_id, state):
+                    found.add(other)
+        return found
 
     # The queue
 
@@ -309,7 +319,7 @@ class _RedisListing:
 class _OwnersListing:
     """A listing of several owners: those of each, merged. See `errands.engines.listing.Listing`."""
 
-    def __init__(self, engine: RedisQueries, query: ListQuery, scopes: Sequence[Scope]) -> None:
+    def __init__(self, engine: RedisQueries, query: ListQuery, scopes: Iterable[Scope]) -> None:
         self._parts = [_RedisListing(engine, msgspec.structs.replace(query, scope=scope)) for scope in scopes]
 
     async def count(self) -> int:

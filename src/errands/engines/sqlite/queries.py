@@ -31,8 +31,10 @@ from errands.model.log import (
     LogSlice,
     OutboxEntry,
     PushConfig,
+    Reach,
     Scope,
     StoredTask,
+    reached,
 )
 
 _E = TypeVar("_E", bound="SQLiteQueries")
@@ -246,13 +248,14 @@ class SQLiteQueries(LocalEngine):
         return [(task_id, Scope(*scope)) for task_id, *scope in rows[:limit]]
 
     @reading
-    def count_live(self, connection: sqlite3.Connection, scope: Scope) -> int:
-        count: int = connection.execute(QUERIES["count_live"], scope._asdict()).fetchone()[0]
+    def count_live(self, connection: sqlite3.Connection, scope: Scope, reach: Reach = "scope") -> int:
+        count: int = connection.execute(QUERIES["count_live"], _names(scope, reach)).fetchone()[0]
         return count
 
     @reading
-    def stored_bytes(self, connection: sqlite3.Connection, scope: Scope) -> int:
-        size: int = connection.execute(QUERIES["stored_bytes"], scope._asdict()).fetchone()[0]
+    def stored_bytes(self, connection: sqlite3.Connection, scope: Scope, reach: Reach = "scope") -> int:
+        query = QUERIES["stored_bytes" if reach == "scope" else "stored_bytes_of_owners"]
+        size: int = connection.execute(query, _names(scope, reach)).fetchone()[0]
         return size
 
     @reading
@@ -324,6 +327,12 @@ def _load(connection: sqlite3.Connection, task_id: str, scope: Scope | None, mos
     return stored_task(row.id, row.context_id, row.scope, row.head, unpack(rows[1:]))
 
 
+def _names(scope: Scope, reach: Reach) -> dict[str, str | None]:
+    """Return the tenant, owner and agent that a query is about; None means every one."""
+    tenant, owner = reached(scope, reach)
+    return {"tenant": tenant, "owner": owner, "agent": scope.agent}
+
+
 def _log_of(
     connection: sqlite3.Connection, query: str, task_id: str, scope: Scope, **more: int
 ) -> tuple[int, list[Event]]:
@@ -340,13 +349,12 @@ class _SQLiteListing:
     def __init__(self, connection: sqlite3.Connection, query: ListQuery) -> None:
         self._connection = connection
         self._query = query
-        if query.reach != "owner":
+        if query.reach != "scope":
             self._subject = "owners"
         else:
             self._subject = "scope" if query.context_id is None else "context"
         self._filters: dict[str, object] = {
-            **query.scope._asdict(),
-            "tenant": query.tenant,
+            **_names(query.scope, query.reach),
             "context_id": query.context_id,
             "state": None if query.state is None else query.state.value,
             "status_after": earliest(query),

@@ -192,10 +192,13 @@ FROM tasks INDEXED BY tasks_of_context
 WHERE context_id = :context_id AND tenant = :tenant AND owner = :owner AND agent = :agent
     AND status_at >= :status_after AND (:state IS NULL OR state = :state)
 
+-- fragment: reached
+-- The tasks within the reach of a scope.
+agent = :agent AND (:tenant IS NULL OR tenant = :tenant) AND (:owner IS NULL OR owner = :owner)
+
 -- fragment: of_owners
 -- The tasks that a listing of several owners is about.
-FROM tasks
-WHERE agent = :agent AND (:tenant IS NULL OR tenant = :tenant) AND (:context_id IS NULL OR context_id = :context_id)
+FROM tasks WHERE {reached} AND (:context_id IS NULL OR context_id = :context_id)
     AND status_at >= :status_after AND (:state IS NULL OR state = :state)
 
 -- fragment: in_order
@@ -274,12 +277,10 @@ LIMIT :limit
 -- How many tasks of a scope are in the queue, at work or paused; only live ones are in these two indexes.
 SELECT (
     SELECT count(*) FROM tasks INDEXED BY tasks_due
-    WHERE agent = :agent AND due_at IS NOT NULL AND tenant = :tenant AND owner = :owner
+    WHERE due_at IS NOT NULL AND {reached}
 ) + (
     SELECT count(*) FROM tasks INDEXED BY tasks_paused
-    WHERE agent = :agent AND due_at IS NULL
-        AND (state = 'TASK_STATE_INPUT_REQUIRED' OR state = 'TASK_STATE_AUTH_REQUIRED')
-        AND tenant = :tenant AND owner = :owner
+    WHERE due_at IS NULL AND (state = 'TASK_STATE_INPUT_REQUIRED' OR state = 'TASK_STATE_AUTH_REQUIRED') AND {reached}
 )
 
 -- name: stored_bytes
@@ -287,6 +288,12 @@ SELECT (
 SELECT coalesce(sum(length(events.data)), 0)
 FROM tasks INDEXED BY tasks_listed JOIN events ON events.place >= tasks.no << 28 AND events.place < (tasks.no + 1) << 28
 WHERE tenant = :tenant AND owner = :owner AND agent = :agent
+
+-- name: stored_bytes_of_owners
+-- The same for the tasks of several owners.
+SELECT coalesce(sum(length(events.data)), 0)
+FROM tasks JOIN events ON events.place >= tasks.no << 28 AND events.place < (tasks.no + 1) << 28
+WHERE {reached}
 
 -- name: some_tasks
 -- The next tasks of any scope after a number.
