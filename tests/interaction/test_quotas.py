@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-
 from starlette.requests import Request
 
 from errands import (
