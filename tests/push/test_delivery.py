@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
 from errands import A2AClient, AgentCardConfig, CapabilitiesConfig, TaskContext
 from errands.engines.base import Engine
@@ -23,7 +26,8 @@ from errands.model.requests import AuthenticationInfo, TaskPushNotificationConfi
 from errands.outbound import Outbound
 from errands.runtime import push
 from errands.runtime.webhooks import signing_key
-from errands.testing import BASE_URL, connect, serve
+from errands.testing import BASE_URL, connect, http_client, serve
+from errands.wire.card_signing import SigningKey
 from tests.push.receiver import Receiver
 from tests.unit.support import ANYBODY, Agent, Gate
 from tests.waiting import happens, until
@@ -102,6 +106,52 @@ async def test_a_request_has_the_headers_that_were_asked_for(receiver: Receiver)
         signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + one.raw
         digest = hmac.new(b"hush", signed, hashlib.sha256).digest()
         assert headers["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
+
+
+@pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
+@pytest.mark.parametrize("kind", ["EC", "OKP", "RSA"])
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_receiver_verifies_the_jwt_of_a_notification_through_the_key_set_of_the_server(
+    receiver: Receiver, kind: str, version: str
+) -> None:
+    key = {"EC": ECKey, "OKP": OKPKey, "RSA": RSAKey}[kind].generate_key(private=True).as_dict(private=True)
+    options = {"signing": [SigningKey(key, kid="k1")], "push_jwt": True, "public_url": BASE_URL}
+    server = serve(Agent(talk), **ALLOWED, **options)
+    async with connect(server, client={"version": version}) as client, http_client(server) as http:
+        task_id = await send(client, receiver, id="hook", authentication=AuthenticationInfo(scheme="Bearer"))
+        await until(lambda: b"completed" in receiver.received[-1].raw.lower() if receiver.received else False)
+        published = KeySet.import_key_set((await http.get("/.well-known/jwks.json")).json())
+    expected = jwt.JWTClaimsRegistry(
+        iss={"essential": True, "value": BASE_URL},
+        aud={"essential": True, "value": receiver.url},
+        exp={"essential": True},
+    )
+    for one in receiver.received:
+        token = jwt.decode(one.headers["webhook-jwt"], published, algorithms=["ES256", "EdDSA", "RS256"])
+        expected.validate(token.claims)
+        assert token.header["kid"] == "k1"
+        assert (token.claims["sub"], token.claims["jti"]) == (task_id, one.headers["webhook-id"])
+        assert token.claims["request_body_sha256"] == hashlib.sha256(one.raw).hexdigest()
+        # Receivers that ask for a bearer token and have none to give get this one.
+        assert one.headers["authorization"] == f"Bearer {one.headers['webhook-jwt']}"
+    other = KeySet([ECKey.generate_key(parameters={"kid": "k1"})])
+    with pytest.raises(JoseError):
+        jwt.decode(receiver.received[0].headers["webhook-jwt"], other, algorithms=["ES256", "EdDSA", "RS256"])
+
+
+async def test_a_jwt_leaves_the_credentials_of_a_config_as_they_are(receiver: Receiver) -> None:
+    key = ECKey.generate_key(private=True).as_dict(private=True)
+    async with connect(Agent(talk), **ALLOWED, signing=[SigningKey(key)], push_jwt=True, push_secret="hush") as client:
+        await send(client, receiver, authentication=AuthenticationInfo(scheme="Bearer", credentials="pass"))
+        await ended(receiver)
+    headers = receiver.received[0].headers
+    assert headers["authorization"] == "Bearer pass"
+    assert {"webhook-jwt", "webhook-signature"} <= headers.keys()
+
+
+def test_signing_with_a_jwt_needs_a_key() -> None:
+    with pytest.raises(ConfigurationError, match="push_jwt is set, but there is no key"):
+        serve(Agent(talk), push_jwt=True)
 
 
 def test_a_secret_in_the_form_of_standard_webhooks_is_decoded() -> None:

@@ -34,7 +34,7 @@ from errands.outbound import Outbound, OutboundError
 from errands.runtime.blobs import blob_prefix, with_addresses
 from errands.runtime.settings import ENV_PREFIX, Settings
 from errands.runtime.streams import snapshot
-from errands.runtime.webhooks import DeliveryError, PushNotification, WebhookClient
+from errands.runtime.webhooks import DeliveryError, JWTSigner, PushNotification, WebhookClient
 from errands.wire import v0_3
 from errands.wire.v0_3_card import VERSION as V0_3
 
@@ -145,11 +145,13 @@ class _Circuit:
 class PushSender:
     """Delivers the notifications of one agent's tasks. An async context manager: leaving it ends the sending."""
 
-    def __init__(self, engine: Engine, agent: str, settings: Settings, guard: Outbound) -> None:
+    def __init__(
+        self, engine: Engine, agent: str, settings: Settings, guard: Outbound, jwt_signer: JWTSigner | None = None
+    ) -> None:
         self._engine = engine
         self._agent = agent
         self._settings = settings
-        self._client = WebhookClient(guard, settings.push_timeout, settings.push_secret)
+        self._client = WebhookClient(guard, settings.push_timeout, settings.push_secret, jwt_signer)
         #: Milliseconds of a lease. When a request begins, the lease lasts for longer than the request may take.
         self._lease = int(3000 * settings.push_timeout)
         self._give_up_after = int(settings.push_give_up_after * 1000)

@@ -214,6 +214,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     push_concurrency_per_host: Amount = 8
     #: The secret with which deliveries are signed (HMAC-SHA256). None: they are not signed.
     push_secret: str | None = None
+    #: Whether deliveries have a JWT that is signed with the first key of the card. Needs `card_signing_keys`.
+    push_jwt: Flag = False
 
     # Policy and agents from manifests
 

@@ -12,9 +12,10 @@ import base64
 import hashlib
 import hmac
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -27,6 +28,8 @@ from errands.wire.v0_3_card import VERSION as V0_3
 
 #: Bytes of a response that are read; webhooks have nothing to say beyond their status.
 MAX_RESPONSE = 64 * 1024
+#: Seconds for which a JWT about a notification is valid.
+JWT_LIFETIME = 300
 #: Connections that are kept for the next request, and for how many seconds.
 MAX_IDLE, KEEP_IDLE = 100, 5.0
 
@@ -67,6 +70,28 @@ def signing_key(secret: str) -> bytes:
         raise ConfigurationError("invalid push_secret: expected base64 after whsec_, or a text without it") from None
 
 
+class JWTSigner(NamedTuple):
+    """Makes JWTs about notifications, which receivers verify with the key set of the server."""
+
+    issuer: str
+    #: Returns a JWT with some claims.
+    token: Callable[[Mapping[str, Any]], str]
+
+    def sign(self, entry: OutboxEntry, name: str, body: bytes, now: int) -> str:
+        """Return the JWT about a notification of this name and with this body."""
+        claims = {
+            "iss": self.issuer,
+            "aud": entry.config.url,
+            "sub": entry.task_id,
+            "jti": name,
+            "iat": now // 1000,
+            "exp": now // 1000 + JWT_LIFETIME,
+            # As the receivers in the samples of the A2A project expect it.
+            "request_body_sha256": hashlib.sha256(body).hexdigest(),
+        }
+        return self.token(claims)
+
+
 class _Target(NamedTuple):
     """Where a webhook is."""
 
@@ -90,10 +115,13 @@ def _target(url: str) -> _Target:
 class WebhookClient:
     """Posts notifications. Headers and signature are those of the Standard Webhooks specification."""
 
-    def __init__(self, guard: Outbound, timeout: float, secret: str | None) -> None:
+    def __init__(
+        self, guard: Outbound, timeout: float, secret: str | None, jwt_signer: JWTSigner | None = None
+    ) -> None:
         self._guard = guard
         self._timeout = timeout
         self._key = None if secret is None else signing_key(secret)
+        self._jwt_signer = jwt_signer
         #: Connections that wait for another request, with the timers that close them.
         self._idle: dict[_WebhookConnection, asyncio.TimerHandle] = {}
         #: The same by host, the last used at the end.
@@ -117,8 +145,14 @@ class WebhookClient:
             f"Webhook-Id: {name}",
             f"Webhook-Timestamp: {time}",
         ]
+        credentials = config.credentials
+        if self._jwt_signer is not None:
+            token = self._jwt_signer.sign(entry, name, notification.body, now)
+            lines.append(f"Webhook-JWT: {token}")
+            if config.scheme.lower() == "bearer" and not credentials:
+                credentials = token
         if config.scheme:
-            lines.append(f"Authorization: {config.scheme} {config.credentials}".strip())
+            lines.append(f"Authorization: {config.scheme} {credentials}".strip())
         if config.token:
             lines.append(f"X-A2A-Notification-Token: {config.token}")
         if self._key is not None:

@@ -121,6 +121,7 @@ class A2AServer:
             configuration.check_card(card, versions, self.settings, has_extended=extended_card_provider is not None)
         )
         signer = configuration.make_signer(signing, self.settings)
+        self._jwt_signer = configuration.make_jwt_signer(signer, self.agent_card, self.settings)
         self.cards = CardPublisher(self.agent_card, self.settings, time.time(), versions=versions, signer=signer)
         self._engine = configuration.check_storage(storage, self.settings)
         self._inner = inner or InnerAgents()
@@ -347,7 +348,8 @@ class A2AServer:
             stack.push_async_callback(self._deps.shutdown)
             self.engine = await stack.enter_async_context(engine)
             if self.agent_card.capabilities.push_notifications and settings.push_concurrency:
-                sender = PushSender(engine, self.agent_card.name, settings, push_guard(settings))
+                guard = push_guard(settings)
+                sender = PushSender(engine, self.agent_card.name, settings, guard, self._jwt_signer)
                 await stack.enter_async_context(sender)
             await self._start_turns(stack)
             stack.push_async_callback(self.pool.drain)

@@ -27,7 +27,7 @@ from errands.runtime.inner import InnerAgents
 from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.push import push_guard
 from errands.runtime.settings import NOT_ON_CARD, ServerRole, Settings, misspelled
-from errands.runtime.webhooks import signing_key
+from errands.runtime.webhooks import JWTSigner, signing_key
 from errands.runtime.worker import Worker
 from errands.server.cards import build_card, check_binding, extensions_of, offers_extended_card
 from errands.wire import signing_extra
@@ -145,6 +145,15 @@ def make_signer(signing: Sequence[SigningKey] | None, settings: Settings) -> Car
     if len({key.kid for key in keys}) != len(keys):
         raise ConfigurationError("two keys that sign the card have the same kid; give each its own")
     return CardSigner(keys)
+
+
+def make_jwt_signer(signer: CardSigner | None, card: AgentCardConfig, settings: Settings) -> JWTSigner | None:
+    """Return what signs notifications of webhooks with JWTs, None if they are not. Raises `ConfigurationError`."""
+    if not settings.push_jwt:
+        return None
+    if signer is None:
+        raise ConfigurationError("push_jwt is set, but there is no key: set card_signing_keys, or pass signing=[...]")
+    return JWTSigner(settings.public_url or card.name, signer.keys[0].token)
 
 
 def make_worker(

@@ -63,7 +63,7 @@ class UnverifiedCardError(Exception):
 
 
 class SigningKey:
-    """A private key that signs agent cards.
+    """A private key that signs agent cards, and notifications of webhooks.
 
     `key` is PEM or a JWK, of an RSA key (2048 bits or more), of an elliptic curve (P-256, P-384, P-521) or Ed25519.
     `kid` is the name of the key for readers: by default the one in the JWK, or else its RFC 7638 thumbprint.
@@ -107,6 +107,13 @@ class SigningKey:
         token = _quietly(jws.serialize_compact, header, payload, self._key, registry=_registry([self.algorithm]))
         protected, _, signature = token.split(".")
         return cards.AgentCardSignature(protected=protected, signature=signature)
+
+    def token(self, claims: Mapping[str, Any]) -> str:
+        """Return a JWT with these claims, which readers verify with the same key set."""
+        header = {"alg": self.algorithm, "typ": "JWT", "kid": self.kid}
+        registry = _registry([self.algorithm])
+        token: str = _quietly(jws.serialize_compact, header, msgspec.json.encode(claims), self._key, registry=registry)
+        return token
 
 
 def signing_keys(source: KeySource, *, jku: str | None = None) -> list[SigningKey]:
