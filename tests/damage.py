@@ -105,6 +105,21 @@ async def damage_push(engine: Engine, task_id: str, config_id: str, data: bytes 
         await client.hset(key, config_id, data)
 
 
+async def damage_access(engine: Engine, entry_id: str) -> None:
+    """Replaces an entry of the access log."""
+    if isinstance(engine, SQLiteEngine):
+        _sqlite(engine, "UPDATE accesses SET data = ? WHERE id = ?", GARBAGE, entry_id)
+    elif isinstance(engine, PostgresEngine):
+        await _postgres(engine, "UPDATE accesses SET data = $1 WHERE id = $2", GARBAGE, entry_id)
+    elif isinstance(engine, RedisEngine):
+        client: Any = engine.parts.server.client
+        key = engine.keys("accesses")
+        for data, at in await client.zrange(key, 0, -1, withscores=True):
+            if f'"id":"{entry_id}"'.encode() in data:
+                await client.zrem(key, data)
+                await client.zadd(key, {GARBAGE: at})
+
+
 def _sqlite(engine: SQLiteEngine, statement: str, *values: object) -> None:
     with closing(sqlite3.connect(engine.path)) as connection, connection:
         assert connection.execute(statement, values).rowcount == 1

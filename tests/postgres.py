@@ -131,7 +131,7 @@ class _Cleaner:
     async def _clean(self, schema: str) -> None:
         if self._connection is None:
             self._connection = await asyncpg.connect(shared_server().url())
-        tables = ("tasks", "events", "receipts", "contexts", "tallies", "sweeps", "remains", "pushes")
+        tables = ("tasks", "events", "receipts", "contexts", "tallies", "sweeps", "remains", "pushes", "accesses")
         with suppress(asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError):
             # There is little in them: TRUNCATE takes ten times as long.
             await self._connection.execute("; ".join(f"DELETE FROM {schema}.{table}" for table in tables))

@@ -114,7 +114,8 @@ async def test_a_request_has_the_headers_that_were_asked_for(receiver: Receiver)
 async def test_a_receiver_verifies_the_jwt_of_a_notification_through_the_key_set_of_the_server(
     receiver: Receiver, kind: str, version: str
 ) -> None:
-    key = {"EC": ECKey, "OKP": OKPKey, "RSA": RSAKey}[kind].generate_key(private=True).as_dict(private=True)
+    keys: dict[str, Any] = {"EC": ECKey, "OKP": OKPKey, "RSA": RSAKey}
+    key = keys[kind].generate_key(private=True).as_dict(private=True)
     options = {"signing": [SigningKey(key, kid="k1")], "push_jwt": True, "public_url": BASE_URL}
     server = serve(Agent(talk), **ALLOWED, **options)
     async with connect(server, client={"version": version}) as client, http_client(server) as http:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from errands.engines.base import Engine
 from errands.errors import TaskNotFoundError
 from errands.model.base import encode
 from errands.model.log import StoredTask
-from errands.policy.audit import BEGINNING, AuditEntry, entries_of, read_log, seal, unseal
+from errands.policy.audit import BEGINNING, AuditEntry, entries_of, entry_of, read_log, seal, unseal
 
 
 @command
@@ -35,7 +35,8 @@ async def audit(
 ) -> ExitCode:
     """Print who did what to which task, when, from where and with which decision, as JSON lines.
 
-    Lines are grouped by task. Set ERRANDS_AUDIT=true at the server to know callers and their addresses.
+    Lines are grouped by task; requests that no task shows come last. Set ERRANDS_AUDIT=true at the server to know
+    callers and their addresses, and for those requests.
 
     Example:
 
@@ -56,6 +57,10 @@ async def audit(
             for entry in entries_of(stored, (await read_log(engine, stored)).events):
                 if entry.at >= earliest:
                     sys.stdout.write(f"{encode(entry).decode()}\n")
+        async for access in engine.accesses():
+            entry = entry_of(access)
+            if entry.at >= earliest and task in (None, entry.task):
+                sys.stdout.write(f"{encode(entry).decode()}\n")
     return ExitCode.OK
 
 
@@ -75,6 +80,7 @@ async def _append(path: Path, engine: Engine) -> None:
     known: dict[str, int] = {}
     for entry in entries:
         known[entry.task] = max(entry.version, known.get(entry.task, 0))
+    known_accesses = {entry.access for entry in entries}
     added = 0
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "ab") as file:
@@ -84,6 +90,11 @@ async def _append(path: Path, engine: Engine) -> None:
                     line, last = seal(entry, last)
                     file.write(line + b"\n")
                     added += 1
+        async for access in engine.accesses():
+            if access.id not in known_accesses:
+                line, last = seal(entry_of(access), last)
+                file.write(line + b"\n")
+                added += 1
         file.flush()
         os.fsync(file.fileno())
     note(f"{added} entries were added. Keep the last hash where the file cannot be changed:")
@@ -96,9 +107,10 @@ async def _verify(path: Path, storage: str | None) -> ExitCode:
         raise UsageError(f"there is nothing in {path}")
     wanted: dict[str, dict[int, str]] = {}
     for entry in entries:
-        wanted.setdefault(entry.task, {})[entry.version] = entry.sha256
+        if not entry.access:
+            wanted.setdefault(entry.task, {})[entry.version] = entry.sha256
     async with existing_store(storage) as engine:
-        changed, gone = [], 0
+        changed, gone = await _changed_accesses(engine, [entry for entry in entries if entry.access]), 0
         for task_id, digests in wanted.items():
             stored = await _changed(engine, task_id, digests)
             gone += stored is None
@@ -126,6 +138,18 @@ async def _changed(engine: Engine, task_id: str, digests: dict[int, str]) -> lis
         f"event {version} of task {task_id}, or one shortly before it,"
         for version, digest in digests.items()
         if version > first and found.get(version) != digest
+    ]
+
+
+async def _changed_accesses(engine: Engine, entries: Sequence[AuditEntry]) -> list[str]:
+    """Return the entries of the access log that differ from what was exported. Retention removes the oldest ones."""
+    found = {access.id: entry_of(access) async for access in engine.accesses()} if entries else {}
+    first = min((entry.at for entry in found.values()), default="9999")
+    kept = [entry for entry in entries if entry.at >= first or entry.access in found]
+    return [
+        f"the access {entry.access} of {entry.at}"
+        for entry in kept
+        if entry.access not in found or found[entry.access].sha256 != entry.sha256
     ]
 
 

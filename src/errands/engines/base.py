@@ -63,6 +63,12 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds after its last change that what an agent remembers of a conversation is deleted, unless the conversation
     #: has a live task; None means `ended_after`.
     contexts_after: float | None = None
+    #: Seconds that entries of the access log are kept; infinity keeps them for ever.
+    accesses_after: float = 30 * 86_400.0
+
+    def accesses_before(self, now: int) -> int | None:
+        """Return the time since which entries of the access log are kept; None keeps all."""
+        return None if math.isinf(self.accesses_after) else now - int(self.accesses_after * 1000)
 
     def contexts_before(self, now: int) -> int | None:
         """Return the time since which contexts must have changed to be kept; None keeps them for ever."""
@@ -372,6 +378,21 @@ class Outbox(ABC):
         """Have `wake` called on the event loop whenever a commit of this process has filled the outbox."""
 
 
+class AccessLog(ABC):
+    """Requests that the log of no task shows, for the audit trail."""
+
+    @abstractmethod
+    async def note_access(self, entry: log.AccessEntry) -> None:
+        """Append an entry. It is durable when this returns. Raises `StorageError`."""
+
+    @abstractmethod
+    def accesses(self) -> AsyncIterator[log.AccessEntry]:
+        """Iterate over all entries, the oldest first: for operators. Entries that are made meanwhile may be missing.
+
+        An entry that cannot be read has the action `unreadable`.
+        """
+
+
 class Schema(ABC):
     """The tables of a store, for operators; used without opening the engine."""
 
@@ -391,8 +412,8 @@ class Schema(ABC):
         """Return the script that `upgrade` would run; "" when nothing is to be done."""
 
 
-class Engine(Storage, Broker, EventBus, Outbox):
-    """One store with all four facets. An async context manager: entering opens it, leaving closes it."""
+class Engine(Storage, Broker, EventBus, Outbox, AccessLog):
+    """One store with all five facets. An async context manager: entering opens it, leaving closes it."""
 
     #: The name of the engine in messages and metrics.
     name: str = "engine"

@@ -8,6 +8,7 @@ reading the others, so it is not an error here. It becomes a task that has faile
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -19,7 +20,7 @@ from errands import lifecycle
 from errands.clock import to_iso
 from errands.model import core
 from errands.model.base import UNREADABLE, encode
-from errands.model.log import Draft, Event, Head, LeaseRecord, Scope, StoredTask
+from errands.model.log import AccessEntry, Draft, Event, Head, LeaseRecord, Scope, StoredTask
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ _LATEST = 253_402_300_799_999
 
 _read_task = msgspec.json.Decoder(core.Task).decode
 _read_lease = msgspec.json.Decoder(LeaseRecord).decode
+_read_access = msgspec.json.Decoder(AccessEntry).decode
 
 
 def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content: Sequence[Event]) -> StoredTask:
@@ -52,6 +54,14 @@ def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content
     except UNREADABLE as error:
         return damaged_task(task_id, context_id, scope, head, error)
     return StoredTask(task=task, head=head, scope=scope)
+
+
+def read_access(at: int, data: bytes) -> AccessEntry:
+    """Return an entry of the access log; one that cannot be read is an entry that says so."""
+    try:
+        return _read_access(data)
+    except UNREADABLE:
+        return AccessEntry(id=hashlib.sha256(data).hexdigest(), at=at, action="unreadable", outcome="")
 
 
 def damaged_task(task_id: str, context_id: str, scope: Scope, head: Head, error: Exception) -> StoredTask:

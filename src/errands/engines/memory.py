@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
@@ -42,6 +42,7 @@ from errands.model.log import (
     KEEP,
     LEASE,
     READY,
+    AccessEntry,
     AskingQuery,
     Change,
     Delivery,
@@ -197,6 +198,7 @@ class MemoryEngine(LocalEngine):
         self._receipts: dict[Scope, dict[bytes, Receipt]] = {}
         #: What was saved, and when; the longest unchanged first.
         self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
+        self._accesses: deque[AccessEntry] = deque()
         #: Live tasks that are to be canceled.
         self._canceling: set[str] = set()
         #: Tasks that wait for one user's answer.
@@ -560,6 +562,15 @@ class MemoryEngine(LocalEngine):
         self.wake_senders()
         return True
 
+    # The access log
+
+    async def note_access(self, entry: AccessEntry) -> None:
+        self._accesses.append(entry)
+
+    async def accesses(self) -> AsyncIterator[AccessEntry]:
+        for entry in list(self._accesses):
+            yield entry
+
     # Retention: the steps of `errands.engines.retention.Sweep`
 
     async def sweep(self, every: float = 0.0) -> int:
@@ -615,6 +626,11 @@ class MemoryEngine(LocalEngine):
                 break
             if key not in live:
                 del self._contexts[key]
+        return 0
+
+    async def delete_accesses(self, before: int) -> int:
+        while self._accesses and self._accesses[0].at <= before:
+            self._accesses.popleft()
         return 0
 
     async def overgrown(self, events: int) -> AsyncIterator[str]:

@@ -30,6 +30,9 @@ class Sweep(Protocol):
     async def delete_contexts(self, before: int) -> int:
         """Delete contexts that have not changed since `before`, in conversations without a live task."""
 
+    async def delete_accesses(self, before: int) -> int:
+        """Delete entries of the access log that were made at `before` or earlier."""
+
     def overgrown(self, events: int) -> AsyncIterator[str]:
         """Iterate over the tasks whose logs hold more than this number of events."""
 
@@ -55,6 +58,9 @@ async def apply_retention(sweep: Sweep, retention: Retention, now: int) -> int:
         pass
     if (untouched_since := retention.contexts_before(now)) is not None:
         while await sweep.delete_contexts(untouched_since):
+            pass
+    if (made_before := retention.accesses_before(now)) is not None:
+        while await sweep.delete_accesses(made_before):
             pass
     if (keep := retention.events_per_task) is not None:
         # A tenth over the bound before trimming, so that a growing log is trimmed rarely.

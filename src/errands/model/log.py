@@ -377,5 +377,27 @@ class CancelRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     address: str = ""
 
 
+class AccessEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request that the log of no task shows, for the audit trail: who made it, from where, and the decision."""
+
+    id: str
+    at: int
+    #: A look at tasks, a transfer of a file, a change of a webhook, or a request that was refused.
+    action: Literal["read", "file", "webhook", "denied", "unreadable"]
+    operation: str = ""
+    task: str = ""
+    #: The caller; "" when it is not known.
+    by: str = ""
+    email: str = ""
+    address: str = ""
+    #: Whose tasks the request is about.
+    tenant: str = ""
+    owner: str = ""
+    agent: str = ""
+    #: "allowed", or the reason of the error.
+    outcome: str = "allowed"
+    detail: dict[str, Any] = {}
+
+
 #: No options.
 PLAIN = RequestOptions()

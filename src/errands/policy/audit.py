@@ -1,7 +1,8 @@
 """The audit trail: who did what to which task, when, from where and with which decision. It is derived from the log.
 
-With the setting `audit`, the log also has who sent a message or a cancel, and from which address. An entry has no
-content: neither texts nor files, only a digest of the event that it was derived from.
+With the setting `audit`, the log also has who sent a message or a cancel, and from which address, and the access log of
+the store has requests that no task shows (`errands.server.access_audit`). An entry has no content: neither texts nor
+files, only a digest of what it was derived from.
 
 A chained file has one entry per line. Each line has the hash of the line before it and its own, so a line that was
 changed, removed or inserted is found, unless everything after it was made anew: keep the last hash somewhere else.
@@ -20,12 +21,25 @@ from errands.clock import to_iso
 from errands.engines.base import Engine
 from errands.model.base import UNREADABLE, encode
 from errands.model.core import Message, StreamResponse
-from errands.model.log import CancelRequest, Event, LogSlice, RequestOptions, Scope, StoredTask
+from errands.model.log import AccessEntry, CancelRequest, Event, LogSlice, RequestOptions, Scope, StoredTask
 from errands.policy import records
 
 #: What an entry is about.
 Action = Literal[
-    "create", "message", "cancel", "lease", "state", "artifact", "decision", "call", "review", "unreadable"
+    "create",
+    "message",
+    "cancel",
+    "lease",
+    "state",
+    "artifact",
+    "decision",
+    "call",
+    "review",
+    "read",
+    "file",
+    "webhook",
+    "denied",
+    "unreadable",
 ]
 #: Which side has acted: a client, the process that runs the task, a rule, a reviewer, or the server itself.
 Actor = Literal["caller", "worker", "policy", "reviewer", "server"]
@@ -42,12 +56,14 @@ _decode_cancel = msgspec.json.Decoder(CancelRequest).decode
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One act. `version` is the event of the task's log that it was derived from.
 
-    `sha256` is the digest of that event and of those before it that have led to no entry.
+    `sha256` is the digest of that event and of those before it that have led to no entry. An act that is in no log has
+    the version 0 and names its entry in the access log, whose digest `sha256` is then.
     """
 
     at: str
     task: str
     version: int
+    access: str = ""
     action: Action
     actor: Actor
     #: The caller, worker, rule or reviewer; "" when it is not known.
@@ -103,6 +119,28 @@ def entries_of(stored: StoredTask, events: Sequence[Event]) -> Iterator[AuditEnt
             )
         if any(found):
             digest = hashlib.sha256()
+
+
+def entry_of(access: AccessEntry) -> AuditEntry:
+    """Return the entry that an entry of the access log leads to."""
+    detail = {"operation": access.operation, **access.detail} if access.operation else access.detail
+    return AuditEntry(
+        at=to_iso(access.at),
+        task=access.task,
+        version=0,
+        access=access.id,
+        action=access.action,
+        actor="server" if access.action == "unreadable" else "caller",
+        by=access.by,
+        email=access.email,
+        address=access.address,
+        tenant=access.tenant,
+        owner=access.owner,
+        agent=access.agent,
+        outcome=access.outcome,
+        detail=detail,
+        sha256=hashlib.sha256(encode(access)).hexdigest(),
+    )
 
 
 def _facts(event: Event, scope: Scope, senders: dict[str, RequestOptions], worker: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -82,9 +82,7 @@ class RequestRate:
 
     def check(self, caller: CallerKey) -> float:
         """Return when the bucket of the caller will be full. Raise `TooManyRequestsError` if it is empty."""
-        now = self._clock()
-        full_at = max(self._full_at.get(caller, now), now)
-        wait = full_at - now - (self._burst - 1) * self._interval
+        full_at, wait = self._look(caller)
         if wait > 1e-9:
             self._refusals.note(caller)
             raise TooManyRequestsError(
@@ -92,6 +90,20 @@ class RequestRate:
                 retry_after=math.ceil(wait),
             )
         return full_at
+
+    def _look(self, caller: CallerKey) -> tuple[float, float]:
+        """Return when the bucket of the caller will be full, and in how many seconds it has something."""
+        now = self._clock()
+        full_at = max(self._full_at.get(caller, now), now)
+        return full_at, full_at - now - (self._burst - 1) * self._interval
+
+    def admits(self, caller: CallerKey) -> bool:
+        """Count a request if the bucket of the caller has something; return whether it has."""
+        full_at, wait = self._look(caller)
+        if wait > 1e-9:
+            return False
+        _remember(self._full_at, caller, full_at + self._interval)
+        return True
 
     def take(self, caller: CallerKey, weight: int = 1) -> None:
         """Count a request as `weight` of them. Raise `TooManyRequestsError` if the bucket of the caller is empty.
@@ -267,9 +279,8 @@ class StoreQuotas:
         A caller who only names a tenant could name another one each time, so its tasks in all tenants are counted.
         Return what to call then. Raise a `QuotaError`.
         """
-        scope, reach = change.scope, cast("Reach", "scope")
-        if names_tenant:
-            scope, reach = scope._replace(tenant=""), "owner"
+        reach: Reach = "owner" if names_tenant else "scope"
+        scope = change.scope._replace(tenant="") if names_tenant else change.scope
         with ExitStack() as taken:
             if self._tasks is not None and is_new:
                 taken.callback(await self._tasks.take(scope, reach, 1))

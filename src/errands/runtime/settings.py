@@ -70,8 +70,11 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Seconds for which code may hold the event loop before a warning in the log names it. None: no warnings.
     loop_hold_warning: Interval | None = 0.25
 
-    #: Whether the log has who sent each message and each cancel, and from which address, for the audit trail.
+    #: Whether the audit trail has who sent each message and each cancel, and from which address; and looks at tasks of
+    #: other owners, transfers of files, changes of webhooks, and requests that were denied.
     audit: Flag = False
+    #: Whether it also has what callers look at of their own.
+    audit_reads: Flag = False
 
     # Sends and turns
 
@@ -120,6 +123,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     keep_events: Count | None = None
     #: Seconds that `update_context` values are kept after their last change. None: as `keep_ended_for`, or the store.
     keep_contexts_for: Seconds | None = None
+    #: Seconds that the audit trail keeps what is in no task. None: as the store does it, which is 30 days.
+    keep_audit_for: Seconds | None = None
     #: Seconds between two clean-ups of ended tasks, whatever the number of processes.
     sweep_interval: Interval = 60.0
 

@@ -37,6 +37,7 @@ from errands.runtime.task_manager import TaskStore
 from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
 from errands.server import configuration
+from errands.server.access_audit import AccessAudit
 from errands.server.asgi import callable_host
 from errands.server.auth import Authentication, AuthScheme, MutualTLSAuth
 from errands.server.auth_file import auth_of, load_auth
@@ -359,6 +360,7 @@ class A2AServer:
             if self._authorization is not None and serves:
                 outbound = Outbound.from_setting(settings.outbound_allow)
                 await stack.enter_async_context(self._authorization.opened(outbound))
+            audit = AccessAudit(self.engine, self.agent_card.name, settings) if settings.audit else None
             self.dispatcher = (Dispatcher if serves else ClosedDispatcher)(
                 self.task_manager,
                 self.agent_card,
@@ -369,10 +371,11 @@ class A2AServer:
                 settings=settings,
                 authorization=self._authorization,
                 blobs=None if self.blobs is None else BlobAddresses(self.blobs, settings),
+                audit=audit,
             )
             self.blob_pages: BlobPages | None = None
             if self.blobs is not None and serves:
-                self.blob_pages = BlobPages(self.blobs, self.engine, self.dispatcher.identify, settings)
+                self.blob_pages = BlobPages(self.blobs, self.engine, self.dispatcher.identify, settings, audit)
             if settings.grpc_port is not None and serves:
                 stack.callback(setattr, self, "_grpc", None)
                 grpc_server = configuration.load_grpc_server()

@@ -131,7 +131,7 @@ class Authorization:
             return access
         if not granted:
             return Access(scope)
-        found = await scope_of(task_id) if (task_id := _task_of(request)) else None
+        found = await scope_of(task_id) if (task_id := task_of(request)) else None
         if found is None or found == scope or found.agent != scope.agent:
             return Access(scope)
         if found.tenant != scope.tenant and "agent" not in granted:
@@ -217,7 +217,7 @@ def _skill_of(request: Any) -> str:
     return ""
 
 
-def _task_of(request: Any) -> str:
+def task_of(request: Any) -> str:
     """Return the task that a request is about; "" if none."""
     if isinstance(request, SendMessageRequest):
         return request.message.task_id or ""

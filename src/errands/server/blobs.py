@@ -24,6 +24,7 @@ import msgspec
 
 from errands.engines.base import Engine
 from errands.errors import (
+    A2AError,
     ErrandsError,
     InternalError,
     InvalidParamsError,
@@ -57,6 +58,7 @@ from errands.runtime.call import CallContext
 from errands.runtime.quotas import OpenStreams
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream, StreamItem
+from errands.server.access_audit import AccessAudit
 from errands.server.asgi import ClientDisconnectedError, Header, HttpExchange, IncomingRequest
 from errands.server.cards import base_url_of
 from errands.server.request_guard import client_network, needs_preflight
@@ -167,11 +169,14 @@ class BlobPlace(NamedTuple):
 class BlobPages:
     """Serves the blobs of an agent's tasks, and takes uploads."""
 
-    def __init__(self, blobs: Blobs, engine: Engine, identify: Identify, settings: Settings) -> None:
+    def __init__(
+        self, blobs: Blobs, engine: Engine, identify: Identify, settings: Settings, audit: AccessAudit | None = None
+    ) -> None:
         self._blobs = blobs
         self._engine = engine
         self._identify = identify
         self._settings = settings
+        self._audit = audit
         self._addresses = BlobAddresses(blobs, settings)
         # Clients may take as long as they like, so one has an eighth of the memory for large requests at most.
         self._transfers = OpenStreams(max(settings.max_buffered_bytes // (8 * 2 * PIECE), 1), "max_buffered_bytes")
@@ -195,7 +200,15 @@ class BlobPages:
         operation = "SendMessage" if place.reference is None else "GetTask"
         task_id = "" if place.reference is None else place.reference.task_id
         request = GetTaskRequest(id=task_id, tenant=place.tenant or None)
-        call = await self._identify(OPERATIONS[operation], request, exchange)
+        try:
+            call = await self._identify(OPERATIONS[operation], request, exchange)
+            await self._transfer(exchange, call, place)
+        except A2AError as error:
+            if self._audit is not None:
+                await self._audit.deny("upload" if place.reference is None else "download", request, exchange, error)
+            raise
+
+    async def _transfer(self, exchange: HttpExchange, call: CallContext, place: BlobPlace) -> None:
         budget = exchange.large_work.budget
         with ExitStack() as stack:
             stack.callback(self._transfers.open(exchange.caller_key or client_network(exchange, self._settings)))
@@ -216,6 +229,8 @@ class BlobPages:
             blob = await self._blobs.find(reference, call.scope)
         except (TaskNotFoundError, BlobNotFoundError):
             raise TaskNotFoundError("File not found") from None
+        if self._audit is not None:
+            await self._audit.admit_file("download", reference.task_id, call, exchange, file=reference.name)
         headers = _headers(blob)
         if _is_known(exchange, blob):
             await exchange.respond(304, b"", headers=headers)
@@ -287,6 +302,8 @@ class BlobPages:
             self._arriving += Counter()  # forgets those with nothing left
         if wanted is not None and wanted[1] != _base64(blob.sha256):
             raise InvalidRequestError("The body is not the one that Content-Digest is about; send it again")
+        if self._audit is not None:
+            await self._audit.admit_file("upload", "", call, exchange, file=blob.name, sha256=blob.sha256)
         url = self._addresses.of(exchange, call.scope.tenant) + blob.reference.url.removeprefix(SCHEME)
         shown = {"url": url, "size": blob.size, "sha256": blob.sha256}
         if blob.media_type:

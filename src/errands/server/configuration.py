@@ -268,6 +268,7 @@ def make_engine(settings: Settings) -> Engine:
         "ended_at_most": settings.keep_ended_at_most,
         "events_per_task": settings.keep_events,
         "contexts_after": settings.keep_contexts_for,
+        "accesses_after": settings.keep_audit_for,
     }
     given = {name: value for name, value in retention.items() if value is not None}
     # Without retention settings, the engine's own defaults hold.

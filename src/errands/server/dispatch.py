@@ -23,6 +23,7 @@ from errands.runtime.quotas import OpenStreams, RequestRate
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream
 from errands.runtime.task_manager import TaskManager
+from errands.server.access_audit import AccessAudit
 from errands.server.asgi import IncomingRequest
 from errands.server.authorization import OWNER_HEADER, Authorization
 from errands.server.blobs import BlobAddresses
@@ -56,9 +57,11 @@ class Dispatcher:
         settings: Settings,
         authorization: Authorization | None = None,
         blobs: BlobAddresses | None = None,
+        audit: AccessAudit | None = None,
     ) -> None:
         self.routes = routes
         self._blobs = blobs
+        self._audit = audit
         self._authorization = authorization
         self._scope_of = tasks.scope_of
         if authorization is not None:
@@ -95,6 +98,14 @@ class Dispatcher:
 
         A binding calls this before it reads or decodes a body, if `checks_head` says so.
         """
+        try:
+            await self._check_head(exchange)
+        except errors.A2AError as error:
+            if self._audit is not None:
+                await self._audit.deny("", None, exchange, error)
+            raise
+
+    async def _check_head(self, exchange: IncomingRequest) -> None:
         envelope = RequestEnvelope()
         if self._rate is not None and exchange.caller_key is None:
             # Requests without a name or with wrong credentials count for their address, and are not looked at
@@ -138,10 +149,14 @@ class Dispatcher:
             call = CallContext(self._default_scope, extensions)
             if request.tenant:
                 call.scope, call.names_tenant = Scope(request.tenant, "", self._card.name), True
+            if self._audit is not None:
+                await self._audit.admit(operation, request, call, exchange)
             if self._blobs is None:
                 return await self._perform(operation, request, call, exchange)
             return await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
-        except errors.A2AError:
+        except errors.A2AError as error:
+            if self._audit is not None:
+                await self._audit.deny(operation.name, request, exchange, error)
             raise
         except Exception as error:
             raise client_error(error, operation.name) from None
@@ -151,6 +166,8 @@ class Dispatcher:
     ) -> Any:
         envelope, request, call = await self._identify(operation, request, exchange)
         call.extensions = extensions
+        if self._audit is not None:
+            await self._audit.admit(operation, request, call, exchange)
         if self._blobs is None:
             result = await self._perform(operation, request, call, exchange)
         else:
@@ -185,7 +202,7 @@ class Dispatcher:
     ) -> tuple[RequestEnvelope, Any, CallContext]:
         """Run the middleware, then authorization; return the request as they have left it, and its call."""
         if exchange.envelope is None:
-            await self.check_head(exchange)
+            await self._check_head(exchange)
         # Reset, so that another operation for the same request is checked again.
         envelope, exchange.envelope = exchange.envelope, None
         assert envelope is not None

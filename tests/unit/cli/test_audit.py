@@ -174,6 +174,51 @@ def test_a_changed_store_is_found_out(errands: Errands, tmp_path: Path) -> None:
     assert f"of task {answered}" in result.stderr
 
 
+async def refuse(storage: str, times: int) -> None:
+    """Have requests without a key refused."""
+    server = A2AServer(
+        worker=Obliging(),
+        agent_card=AgentCardConfig(name="Obliging", description="Obliges."),
+        middlewares=[ApiKeyMiddleware(["alice"])],
+        storage=storage,
+        audit=True,
+    )
+    async with server, http_client(server) as http:
+        for number in range(times):
+            assert (await http.get(f"/tasks/t{number}")).status_code == 401
+
+
+def test_requests_that_no_task_shows_are_in_the_trail_and_in_the_chain(errands: Errands, storage: str) -> None:
+    asyncio.run(refuse(storage, 2))
+    found = entries(errands, "--storage", storage)
+    assert [(one["action"], one["outcome"], one["address"]) for one in found] == [
+        ("denied", "UNAUTHENTICATED", "127.0.0.1")
+    ] * 2
+
+
+def test_a_changed_access_log_is_found_out(errands: Errands, tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    options = ("--storage", at(tmp_path))
+    asyncio.run(refuse(at(tmp_path), 3))
+    errands("audit", *options, "--append", str(file))
+    assert "0 entries were added" in errands("audit", *options, "--append", str(file)).stderr
+    assert errands("audit", *options, "--verify", str(file)).exit_code == 0
+    ids = [json.loads(line)["access"] for line in file.read_bytes().splitlines()]
+    database = sqlite3.connect(tmp_path / "tasks.db")
+    with database:
+        # Retention deletes the oldest ones.
+        database.execute("delete from accesses where id = ?", (ids[0],))
+    assert errands("audit", *options, "--verify", str(file)).exit_code == 0
+    with database:
+        database.execute("update accesses set data = replace(cast(data as text), '127.0.0.1', '10.0.0.1')")
+    result = errands("audit", *options, "--verify", str(file))
+    assert (result.exit_code, ids[1] in result.stderr, ids[0] in result.stderr) == (1, True, False)
+    with database:
+        database.execute("delete from accesses where id = ?", (ids[2],))
+    database.close()
+    assert ids[2] in errands("audit", *options, "--verify", str(file)).stderr
+
+
 def test_verifying_takes_no_other_options(errands: Errands, tmp_path: Path) -> None:
     for options in (("--verify", "x", "--task", "t"), ("--append", "x", "--since", "2020-01-31")):
         assert errands("audit", *options).exit_code == 2

@@ -22,7 +22,8 @@ from errands.engines.postgres.queries import QUERIES, PostgresQueries, are_texts
 from errands.engines.postgres.schema import PostgresSchema, check_session, ensure_schema
 from errands.engines.postgres.store import PostgresStore
 from errands.errors import ConfigurationError, StorageError
-from errands.model.log import Change, Delivery, Head, Lease, LeaseSignal, Scope
+from errands.model.base import encode
+from errands.model.log import AccessEntry, Change, Delivery, Head, Lease, LeaseSignal, Scope
 
 
 class PostgresParts(NamedTuple):
@@ -163,6 +164,10 @@ class PostgresEngine(PostgresQueries):
         values = storable(task_id), storable(config_id), self.clock()
         done = await self.parts.store.do(lambda connection: connection.fetchval(QUERIES["retry_entry"], *values))
         return bool(done)
+
+    async def note_access(self, entry: AccessEntry) -> None:
+        values = entry.at, entry.id, encode(entry)
+        await self.parts.store.do(lambda connection: connection.execute(QUERIES["note_access"], *values))
 
     async def sweep(self, every: float = 0.0) -> int:
         async with self.readers.connection() as connection:

@@ -14,7 +14,7 @@ import msgspec
 from errands.engines.base import Abandoned, Configs, Events, Ids, LargeReadError, Running, Tasks
 from errands.engines.commit import HOSTS, LocalEngine, TaskRow
 from errands.engines.connection import StoreClock
-from errands.engines.damage import read_lease, readable_pushes, stored_task
+from errands.engines.damage import read_access, read_lease, readable_pushes, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.postgres.connection import Connection, ReaderPool
 from errands.engines.statements import read_queries
@@ -23,6 +23,7 @@ from errands.errors import TaskNotFoundError
 from errands.model.base import UNREADABLE
 from errands.model.core import TERMINAL_STATES, UNSPECIFIED, TaskState
 from errands.model.log import (
+    AccessEntry,
     AskingQuery,
     Event,
     Head,
@@ -301,6 +302,15 @@ class PostgresQueries(LocalEngine):
             for entry in readable_pushes(read_entry, rows):
                 yield entry
             last = rows[-1][4], rows[-1][12]
+
+    # The access log
+
+    async def accesses(self) -> AsyncIterator[AccessEntry]:
+        last = -FAR, ""
+        while rows := await self._fetch("some_accesses", *last, _STEP):
+            for at, _, data in rows:
+                yield read_access(at, data)
+            last = rows[-1][0], rows[-1][1]
 
     async def compare_clock(self, connection: Connection, name: str) -> None:
         """Correct a `StoreClock` by the server's time."""

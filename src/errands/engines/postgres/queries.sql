@@ -676,3 +676,21 @@ ORDER BY pushes.task_id, pushes.id LIMIT $4::bigint
 -- Makes an entry due and forgets its failures.
 UPDATE pushes SET due_at = $3::bigint, claim = claim + 1, attempts = 0, failed_at = NULL, error = '', dead = false
 WHERE task_id = $1 AND id = $2 RETURNING true
+
+-- name: note_access
+-- Appends to the access log.
+INSERT INTO accesses (at, id, data) VALUES ($1::bigint, $2::text, $3::bytea) ON CONFLICT DO NOTHING
+
+-- name: some_accesses
+-- The next entries of the access log.
+SELECT at, id, data FROM accesses WHERE (at, id) > ($1::bigint, $2::text) ORDER BY at, id LIMIT $3::bigint
+
+-- name: delete_accesses
+-- Deletes some old entries of the access log; returns how many.
+WITH gone AS (
+    DELETE FROM accesses WHERE (at, id) IN (
+        SELECT at, id FROM accesses WHERE at <= $1::bigint ORDER BY at, id LIMIT $2::bigint
+    )
+    RETURNING 1
+)
+SELECT count(*) FROM gone

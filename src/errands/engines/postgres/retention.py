@@ -101,6 +101,10 @@ class PostgresSweep:
         count: int = await self._connection.fetchval(QUERIES["delete_contexts"], before, SWEEP_TASKS)
         return count
 
+    async def delete_accesses(self, before: int) -> int:
+        count: int = await self._connection.fetchval(QUERIES["delete_accesses"], before, SWEEP_EVENTS)
+        return count
+
     async def overgrown(self, events: int) -> AsyncIterator[str]:
         if events >= LONG_LOG:
             for row in await self._connection.fetch(QUERIES["overgrown_long"], events):

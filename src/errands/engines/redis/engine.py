@@ -22,8 +22,9 @@ from errands.engines.redis.retention import RedisSweep
 from errands.engines.redis.schema import LOST, Keys, read_entry, read_known, read_stored, request
 from errands.engines.redis.store import LONG_LOG, CommandBuilder, RedisStore
 from errands.errors import ConcurrencyError, StorageError, TaskNotFoundError
+from errands.model.base import encode
 from errands.model.core import TERMINAL_STATES, UNSPECIFIED
-from errands.model.log import Change, Delivery, Head, Lease, LeaseSignal, Scope, StoredTask
+from errands.model.log import AccessEntry, Change, Delivery, Head, Lease, LeaseSignal, Scope, StoredTask
 
 
 class RedisParts(NamedTuple):
@@ -183,6 +184,11 @@ class RedisEngine(RedisQueries):
     async def retry_delivery(self, task_id: str, config_id: str) -> bool:
         retry = request("retry_entry", id=task_id, config=config_id, now=str(self.clock()))
         return bool(await self.parts.store.submit(retry) == 1)
+
+    # The access log
+
+    async def note_access(self, entry: AccessEntry) -> None:
+        await self.server.do("zadd", self.keys("accesses"), {encode(entry): entry.at})
 
     def _watch(self, task_id: str) -> None:
         self.parts.notifications.watch()

@@ -12,7 +12,7 @@ import msgspec
 
 from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Running, Tasks
 from errands.engines.commit import HOSTS, LocalEngine
-from errands.engines.damage import readable_pushes
+from errands.engines.damage import read_access, readable_pushes
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.redis.connection import RedisServer
 from errands.engines.redis.schema import (
@@ -29,6 +29,7 @@ from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, TaskState
 from errands.model.log import (
+    AccessEntry,
     AskingQuery,
     ListPage,
     ListQuery,
@@ -259,6 +260,15 @@ class RedisQueries(LocalEngine):
             for entry in await self._entries(ids):
                 if agent in (None, entry.scope.agent):
                     yield entry
+
+    # The access log
+
+    async def accesses(self) -> AsyncIterator[AccessEntry]:
+        start = 0
+        while rows := await self.server.do("zrange", self.keys("accesses"), start, start + LOOK - 1, withscores=True):
+            for data, at in rows:
+                yield read_access(int(at), data)
+            start += LOOK
 
 
 class _RedisListing:

@@ -115,6 +115,12 @@ class RedisSweep:
         self._left_contexts += left
         return found
 
+    async def delete_accesses(self, before: int) -> int:
+        oldest = await self._server.do(
+            "zrangebyscore", self._keys("accesses"), "-inf", before, start=0, num=SWEEP_EVENTS
+        )
+        return int(await self._server.do("zrem", self._keys("accesses"), *oldest)) if oldest else 0
+
     async def overgrown(self, events: int) -> AsyncIterator[str]:
         for name in await self._server.do("zrangebyscore", self._keys("long"), f"({events}", "+inf"):
             yield name.decode()

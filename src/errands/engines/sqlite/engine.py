@@ -25,7 +25,8 @@ from errands.engines.sqlite.schema import SQLiteSchema, make_directory
 from errands.engines.sqlite.store import SQLiteStore
 from errands.engines.subscriptions import Subscription
 from errands.errors import ConfigurationError, StorageError
-from errands.model.log import Change, Delivery, Head, Lease, LeaseSignal, Scope
+from errands.model.base import encode
+from errands.model.log import AccessEntry, Change, Delivery, Head, Lease, LeaseSignal, Scope
 
 _read_versions = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -137,6 +138,10 @@ class SQLiteEngine(SQLiteQueries):
         return await self.store.do_in_outbox(
             lambda connection: store.retry_delivery(connection, task_id, config_id, now)
         )
+
+    async def note_access(self, entry: AccessEntry) -> None:
+        values = entry.at, entry.id, encode(entry)
+        await self.store.do_in_outbox(lambda connection: connection.execute(QUERIES["note_access"], values).rowcount)
 
     async def sweep(self, every: float = 0.0) -> int:
         now = self.clock()

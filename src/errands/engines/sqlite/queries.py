@@ -16,7 +16,7 @@ import msgspec
 
 from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Running, Tasks
 from errands.engines.commit import HOSTS, LocalEngine, TaskRow
-from errands.engines.damage import read_lease, readable_pushes, salvaged_head, stored_task
+from errands.engines.damage import read_access, read_lease, readable_pushes, salvaged_head, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, fitting, leave_out_artifacts, list_page
 from errands.engines.sqlite.connection import ReaderThreads
 from errands.engines.statements import read_queries
@@ -24,6 +24,7 @@ from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
 from errands.model.base import encode
 from errands.model.log import (
+    AccessEntry,
     AskingQuery,
     Event,
     ListPage,
@@ -314,6 +315,21 @@ class SQLiteQueries(LocalEngine):
             entries, last = await self._some_entries(agent, last)
             for entry in entries:
                 yield entry
+
+    # The access log
+
+    @reading
+    def _some_accesses(
+        self, connection: sqlite3.Connection, at: int, entry_id: str
+    ) -> Sequence[tuple[int, str, bytes]]:
+        return connection.execute(QUERIES["some_accesses"], (at, entry_id, _STEP)).fetchall()
+
+    async def accesses(self) -> AsyncIterator[AccessEntry]:
+        last = -FAR, ""
+        while rows := await self._some_accesses(*last):
+            for at, _, data in rows:
+                yield read_access(at, data)
+            last = rows[-1][:2]
 
 
 def _load(connection: sqlite3.Connection, task_id: str, scope: Scope | None, most: int) -> StoredTask:

@@ -517,3 +517,15 @@ SELECT max(task) FROM (SELECT DISTINCT task FROM pushes WHERE task > ? ORDER BY 
 -- Makes an entry due and forgets its failures.
 UPDATE pushes SET due_at = ?, claim = claim + 1, attempts = 0, failed_at = NULL, error = '', dead = 0
 WHERE task = (SELECT no FROM tasks WHERE tasks.id = ?) AND id = ?
+
+-- name: note_access
+-- Appends to the access log.
+INSERT INTO accesses (at, id, data) VALUES (?, ?, ?)
+
+-- name: some_accesses
+-- The next entries of the access log.
+SELECT at, id, data FROM accesses WHERE (at, id) > (?, ?) ORDER BY at, id LIMIT ?
+
+-- name: delete_accesses
+-- Deletes some old entries of the access log.
+DELETE FROM accesses WHERE (at, id) IN (SELECT at, id FROM accesses WHERE at <= ? ORDER BY at, id LIMIT ?)

@@ -52,6 +52,9 @@ class SQLiteSweep:
     async def delete_contexts(self, before: int) -> int:
         return await self._execute("delete_contexts", before, SWEEP_TASKS)
 
+    async def delete_accesses(self, before: int) -> int:
+        return await self._execute("delete_accesses", before, SWEEP_EVENTS)
+
     async def overgrown(self, events: int) -> AsyncIterator[str]:
         query = QUERIES["overgrown"]
         for row in await self._store.readers.submit(lambda connection: connection.execute(query, (events,)).fetchall()):

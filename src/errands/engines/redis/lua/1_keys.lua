@@ -21,6 +21,7 @@
 --   outbox:HOST AGENT    sorted set of the configs with something to deliver, by the time when they are due
 --   hosts:AGENT          sorted set of the hosts of these, by the time of their first
 --   context:SCOPE:ID     what an agent remembers; `contexts` is the sorted set of them by time
+--   accesses             sorted set of the entries of the access log, as JSON, by their times
 --   answer:PROCESS       the number of the last batch of a process and what it was answered; expires
 --   schema               the version of all this
 --   sweeper, swept       which process applies retention right now, expires; when that last began

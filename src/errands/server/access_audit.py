@@ -1,0 +1,152 @@
+"""The part of the audit trail that the log of no task has: looks at tasks of others, files, webhooks, and denials.
+
+An entry is durable before its request is performed, so that no crash hides what a caller was shown. Looks at the
+caller's own tasks are not noted unless `audit_reads` says so, and cost nothing. Denied requests can be sent by anyone,
+so their entries are limited; an entry says how many before it were left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from contextlib import suppress
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from errands import errors
+from errands.engines.base import Engine
+from errands.model.log import AccessEntry
+from errands.model.requests import SendMessageRequest, TaskPushNotificationConfig
+from errands.operations import Operation
+from errands.runtime.call import CallContext
+from errands.runtime.journal import new_id
+from errands.runtime.quotas import MAX_CALLERS, CallerKey, RequestRate
+from errands.runtime.settings import Settings
+from errands.server.asgi import IncomingRequest
+from errands.server.authorization import task_of
+from errands.server.request_guard import client_address, client_network
+
+logger = logging.getLogger(__name__)
+
+#: Entries about denied requests per second, and how many at once: of one caller, and of all.
+CALLER_RATE, CALLER_BURST = 0.2, 20
+TOTAL_RATE, TOTAL_BURST = 2.0, 200
+#: The errors that deny access. A foreign task is "not found".
+DENIALS = (errors.AuthenticationRequiredError, errors.PermissionDeniedError, errors.TaskNotFoundError)
+
+_CONFIG_CHANGES = frozenset({"CreateTaskPushNotificationConfig", "DeleteTaskPushNotificationConfig"})
+#: Characters of a text from a request.
+_MAX_TEXT = 300
+
+
+class AccessAudit:
+    """Notes requests of one agent in the access log."""
+
+    def __init__(self, engine: Engine, agent: str, settings: Settings) -> None:
+        self._engine = engine
+        self._agent = agent
+        self._settings = settings
+        self._caller_rate = RequestRate(CALLER_RATE, CALLER_BURST)
+        self._total_rate = RequestRate(TOTAL_RATE, TOTAL_BURST)
+        #: Denied requests of each caller that have no entry.
+        self._left_out: Counter[CallerKey] = Counter()
+
+    async def admit(self, operation: Operation, request: Any, call: CallContext, exchange: IncomingRequest) -> None:
+        """Note a request that is about to be performed, if the log of a task will not show it."""
+        config = _config_in(request)
+        if config is not None or operation.name in _CONFIG_CHANGES:
+            detail = {"config": getattr(config or request, "id", None) or ""}
+            if config is not None:
+                detail["host"] = _host_of(config.url)
+            if isinstance(request, SendMessageRequest):
+                detail["message"] = request.message.message_id
+            await self._admitted("webhook", operation.name, task_of(request), call, exchange, detail)
+        elif operation.reads and (call.acting is not None or self._settings.audit_reads):
+            detail = {} if call.reach == "scope" else {"reach": call.reach}
+            await self._admitted("read", operation.name, task_of(request), call, exchange, detail)
+
+    async def admit_file(
+        self,
+        transfer: Literal["upload", "download"],
+        task_id: str,
+        call: CallContext,
+        exchange: IncomingRequest,
+        **detail: str,
+    ) -> None:
+        """Note a download that is about to begin, or an upload whose address is about to be told."""
+        await self._admitted("file", transfer, task_id, call, exchange, detail)
+
+    async def _admitted(
+        self,
+        action: Literal["read", "file", "webhook"],
+        operation: str,
+        task_id: str,
+        call: CallContext,
+        exchange: IncomingRequest,
+        detail: dict[str, str],
+    ) -> None:
+        entry = AccessEntry(
+            id=new_id(),
+            at=self._engine.clock(),
+            action=action,
+            operation=operation,
+            task=_text(task_id),
+            by=call.caller,
+            email=call.email,
+            address=client_address(exchange, self._settings) or "unknown",
+            tenant=call.scope.tenant,
+            owner=call.scope.owner,
+            agent=self._agent,
+            detail={name: _text(value) for name, value in detail.items() if value},
+        )
+        await self._engine.note_access(entry)
+
+    async def deny(self, operation: str, request: Any, exchange: IncomingRequest, error: errors.A2AError) -> None:
+        """Note a request that was refused, unless there are too many of them. Never raises."""
+        if not isinstance(error, DENIALS):
+            return
+        key = exchange.caller_key
+        if key is None:
+            key = client_network(exchange, self._settings)
+        if not (self._caller_rate.admits(key) and self._total_rate.admits("")):
+            if key in self._left_out or len(self._left_out) < MAX_CALLERS:
+                self._left_out[key] += 1
+            return
+        left_out = self._left_out.pop(key, 0)
+        tenant, owner = key if isinstance(key, tuple) else ("", "")
+        entry = AccessEntry(
+            id=new_id(),
+            at=self._engine.clock(),
+            action="denied",
+            operation=operation,
+            task=_text(task_of(request)),
+            by=_text(owner),
+            address=client_address(exchange, self._settings) or "unknown",
+            tenant=_text(tenant),
+            agent=self._agent,
+            outcome=error.reason,
+            detail={"leftOut": left_out} if left_out else {},
+        )
+        # The caller is refused all the same.
+        try:
+            await self._engine.note_access(entry)
+        except errors.StorageError as failure:
+            logger.error("a denied request of %r could not be noted: %s", owner, failure)
+
+
+def _config_in(request: Any) -> TaskPushNotificationConfig | None:
+    """Return the webhook that a request sets."""
+    if isinstance(request, SendMessageRequest):
+        return None if request.configuration is None else request.configuration.task_push_notification_config
+    return request if isinstance(request, TaskPushNotificationConfig) else None
+
+
+def _host_of(url: str) -> str:
+    with suppress(ValueError):
+        return urlsplit(url).netloc.rpartition("@")[2]
+    return ""
+
+
+def _text(value: str) -> str:
+    """Return a text of a stranger as it can be stored."""
+    return value[:_MAX_TEXT].encode("utf-8", "replace").decode()
