@@ -290,9 +290,9 @@ FROM tasks INDEXED BY tasks_listed JOIN events ON events.place >= tasks.no << 28
 WHERE tenant = :tenant AND owner = :owner AND agent = :agent
 
 -- name: stored_bytes_of_owners
--- The same for the tasks of several owners.
+-- The same for the tasks of several owners. CROSS JOIN has SQLite look at the tasks first.
 SELECT coalesce(sum(length(events.data)), 0)
-FROM tasks JOIN events ON events.place >= tasks.no << 28 AND events.place < (tasks.no + 1) << 28
+FROM tasks CROSS JOIN events ON events.place >= tasks.no << 28 AND events.place < (tasks.no + 1) << 28
 WHERE {reached}
 
 -- name: some_tasks
