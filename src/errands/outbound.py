@@ -69,7 +69,11 @@ _CODINGS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-
 
 
 class OutboundError(ErrandsError):
-    """Nothing was sent: errands may not connect to this address."""
+    """Nothing was sent: errands may not connect to this address. `problem` says why, without advice."""
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(problem + advice)
+        self.problem = problem
 
 
 class AnswerTooLargeError(ErrandsError):
@@ -99,12 +103,12 @@ class Outbound:
         """
         self._connections.check(host, _addresses_in(host))
 
-    def transport(self, *, max_bytes: int | None = None) -> httpx.AsyncBaseTransport:
+    def transport(self, *, max_bytes: int | None = None, max_connections: int = 100) -> httpx.AsyncBaseTransport:
         """Return a new connection pool, to be closed by the caller.
 
         Reading more than `max_bytes` of an answer, or of one event of a stream, raises `AnswerTooLargeError`.
         """
-        return _GuardedTransport(self._connections, self._certificates, max_bytes)
+        return _GuardedTransport(self._connections, self._certificates, max_bytes, max_connections)
 
     def client(self, *, max_bytes: int | None = None, **options: Any) -> httpx.AsyncClient:
         """Return a client with the given `options`. Neither proxies nor passwords are taken from the environment.
@@ -113,6 +117,10 @@ class Outbound:
         """
         transport = self.transport(max_bytes=max_bytes)
         return httpx.AsyncClient(**{**options, "transport": transport, "trust_env": False})
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host, all of which may be reached. Raises `OutboundError` and `OSError`."""
+        return await self._connections.find(host, port)
 
     async def connect(self, protocol: Callable[[], P], host: str, port: int, *, has_tls: bool) -> P:
         """Connect a protocol of asyncio to a host. Raises `OutboundError`, and `OSError` if that fails."""
@@ -145,6 +153,11 @@ def refusal(address: Address) -> str | None:
         reason = refusal(embedded)
         return f"leads to {embedded}, which {reason}" if reason else None
     return next((reason for network, reason in _CLOSED_NETWORKS if address in network), None)
+
+
+def is_public(address: str) -> bool:
+    """Return whether an address, perhaps with the name of an interface after it, is public."""
+    return refusal(ipaddress.ip_address(address.partition("%")[0])) is None
 
 
 def _embedded(address: Address) -> ipaddress.IPv4Address | None:
@@ -261,8 +274,9 @@ class _GuardedConnections(httpcore.AsyncNetworkBackend):
                 subject = f"{host} leads to {address}, which" if is_name else str(address)
                 choices = f"{address} or {variable}={host}" if is_name else str(address)
                 raise OutboundError(
-                    f"{subject} {reason}, and only public addresses may be reached; "
-                    f"the operator of this server can open it with {variable}={choices}"
+                    f"{subject} {reason}",
+                    ", and only public addresses may be reached; "
+                    f"the operator of this server can open it with {variable}={choices}",
                 )
 
     async def connect_unix_socket(
@@ -277,10 +291,16 @@ class _GuardedConnections(httpcore.AsyncNetworkBackend):
 class _GuardedTransport(httpx.AsyncHTTPTransport):
     """httpx's own transport over a pool of guarded connections, with bounded answers."""
 
-    def __init__(self, connections: _GuardedConnections, certificates: ssl.SSLContext, max_bytes: int | None) -> None:
+    def __init__(
+        self,
+        connections: _GuardedConnections,
+        certificates: ssl.SSLContext,
+        max_bytes: int | None,
+        max_connections: int,
+    ) -> None:
         # httpx has no argument for the network backend. Its own pool is never made, so nothing can pass the guard.
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=certificates, max_connections=100, network_backend=connections
+            ssl_context=certificates, max_connections=max_connections, network_backend=connections
         )
         self._max_bytes = max_bytes
 

@@ -28,6 +28,7 @@ from errands.client.errors import (
     ForeignOriginError,
     NoCommonProtocolError,
     NotConnectedError,
+    PrivateAddressError,
     ProtocolError,
     StreamInterruptedError,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "ListResult",
     "NoCommonProtocolError",
     "NotConnectedError",
+    "PrivateAddressError",
     "ProtocolError",
     "StreamEvent",
     "StreamInterruptedError",

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
+from urllib.request import getproxies
 
 import httpx
 import msgspec
@@ -38,6 +39,7 @@ from errands.model import requests
 from errands.model.card import AgentCapabilities, AgentCard
 from errands.model.core import SETTLED_STATES, TERMINAL_STATES, Part, Task, TaskState
 from errands.model.requests import TaskPushNotificationConfig
+from errands.outbound import Outbound
 from errands.wire import signing_extra
 from errands.wire.dialect import EXTENSIONS
 
@@ -125,6 +127,8 @@ class A2AClient:
         self._memory = ResultMemory()
         #: A new card may need a new one; streams that run on an older one go on.
         self._transports: list[Transport] = []
+        #: Connections to interfaces that only the card names.
+        self._guarded: list[httpx.AsyncClient] = []
 
     async def connect(self) -> None:
         """Find the agent and choose the interface that fits best. Does nothing if already connected.
@@ -134,8 +138,7 @@ class A2AClient:
         if self._session is not None:
             return
         if self._http is None:
-            # Every open stream and blocking send holds a connection, so httpx's default of a hundred is too low.
-            limits = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
+            limits = httpx.Limits(max_connections=discovery.MAX_CONNECTIONS, max_keepalive_connections=100)
             certificate = self._certificate
             verify: bool | ssl.SSLContext = True if certificate is None else certificate.ssl_context()
             self._http = httpx.AsyncClient(limits=limits, verify=verify)
@@ -154,9 +157,9 @@ class A2AClient:
         elif self._verifier is not None:
             await self._verifier.verify(side, card)
         if card is not None:
-            self._session = self._open_session(self._http, card)
+            self._session = await self._open_session(self._http, card)
 
-    def _open_session(self, http: httpx.AsyncClient, card: AgentCard) -> AgentSession:
+    async def _open_session(self, http: httpx.AsyncClient, card: AgentCard) -> AgentSession:
         source = self._source
         choice = discovery.choose_interface(
             card,
@@ -167,6 +170,13 @@ class A2AClient:
             origins=self._origins if self._has_secrets else None,
         )
         authorization = authorize(card, self._side_http or http, self._origins, self._credentials)
+        addresses: list[str] = []
+        if self._is_stranger(choice):
+            guard = Outbound()
+            if choice.dialect == "grpc":
+                addresses = await discovery.check_grpc(choice, guard)
+            http = httpx.AsyncClient(transport=discovery.CardNamedTransport(guard), trust_env=False)
+            self._guarded.append(http)
         software = b"" if source is None else source.software
         transport = discovery.open_transport(
             choice,
@@ -175,6 +185,7 @@ class A2AClient:
             headers=self._headers,
             timeout=self._timeout,
             certificate=self._certificate,
+            addresses=addresses,
         )
         self._transports.append(transport)
         self._files = AgentFiles(
@@ -197,6 +208,16 @@ class A2AClient:
             foreign_origin=discovery.foreign_origin(choice, self._origins),
         )
 
+    def _is_stranger(self, choice: discovery.Choice) -> bool:
+        """Return whether an interface is where only a card from a public address says, and must be public, too.
+
+        A client of the user's own decides for itself where it connects, and so does a proxy.
+        """
+        has_proxy = not {"http", "https", "all"}.isdisjoint(getproxies())
+        if not self._own_http or has_proxy or self._source is None or not self._source.is_public:
+            return False
+        return discovery.is_card_named(choice, self._url, self._origins.allowed)
+
     async def refresh_card(self) -> AgentCard:
         """Ask whether the card has changed; if so, use the new one and choose an interface again. Return the card."""
         session = self._connected()
@@ -205,7 +226,7 @@ class A2AClient:
         card = await self._source.fetch()
         if card is None:
             return session.card
-        self._session = self._open_session(self._http, card)
+        self._session = await self._open_session(self._http, card)
         return card
 
     async def close(self) -> None:
@@ -213,6 +234,8 @@ class A2AClient:
         self._session = self._source = self._files = None
         while self._transports:
             await self._transports.pop().close()
+        while self._guarded:
+            await self._guarded.pop().aclose()
         if self._own_http and self._http is not None:
             http, side = self._http, self._side_http
             self._http = self._side_http = None

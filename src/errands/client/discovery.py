@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -15,9 +15,17 @@ import msgspec
 from errands.client import http_requests, http_transport
 from errands.client.agent_session import RetryPolicy, TransientError, Transport
 from errands.client.credentials import ChosenCredentials, ClientCertificate, Origins, grpc_origin
-from errands.client.errors import AgentNotFoundError, ForeignOriginError, NoCommonProtocolError, ProtocolError
+from errands.client.errors import (
+    AgentNotFoundError,
+    AgentUnreachableError,
+    ForeignOriginError,
+    NoCommonProtocolError,
+    PrivateAddressError,
+    ProtocolError,
+)
 from errands.errors import ConfigurationError, UnavailableError
 from errands.model.card import AgentCard
+from errands.outbound import Outbound, OutboundError, is_public
 from errands.wire import praisonai, v0_3, v1_0
 from errands.wire.dialect import ClientDialect, MalformedAnswerError
 from errands.wire.v0_3_card import PRAISONAI_TRANSPORT, from_v0_3
@@ -26,6 +34,9 @@ from errands.wire.v0_3_objects import is_once
 WELL_KNOWN_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
 CardValidator = Callable[[AgentCard, bytes], None]
+
+#: Connections of a client. Every open stream and blocking send holds one, so httpx's default of a hundred is too low.
+MAX_CONNECTIONS = 1000
 
 _PASSING_STATUSES = frozenset({429, 502, 503, 504})
 
@@ -62,6 +73,8 @@ class CardSource:
     #: Where the card was found, and what the server there calls itself.
     found_at: str | None = None
     software: bytes = b""
+    #: Whether the server there has a public address.
+    is_public: bool = False
     _conditions: dict[str, str] = field(default_factory=dict)
 
     async def fetch(self) -> AgentCard | None:
@@ -99,7 +112,13 @@ class CardSource:
         async def attempt() -> httpx.Response:
             with http_transport.translated_failures():
                 request = self.client.build_request("GET", url, headers=headers, timeout=self.timeout)
-                response = await self.client.send(http_requests.add_secrets(request, secrets), follow_redirects=False)
+                request = http_requests.add_secrets(request, secrets)
+                response = await self.client.send(request, stream=True, follow_redirects=False)
+                try:
+                    self.is_public = _is_public(response)
+                    await response.aread()
+                finally:
+                    await response.aclose()
             if response.status_code in _PASSING_STATUSES:
                 cause = UnavailableError(f"HTTP {response.status_code}")
                 raise TransientError(cause, reached=True, retry_after=http_transport.retry_after(response.headers))
@@ -124,6 +143,13 @@ class CardSource:
         }
         self._conditions = {name: value for name, value in conditions.items() if value}
         return card
+
+
+def _is_public(response: httpx.Response) -> bool:
+    """Return whether an answer, whose body was not read yet, comes from a public address."""
+    stream = response.extensions.get("network_stream")
+    peer = None if stream is None else stream.get_extra_info("server_addr")
+    return isinstance(peer, tuple) and is_public(str(peer[0]))
 
 
 def read_card(raw: bytes) -> AgentCard:
@@ -270,6 +296,46 @@ def _origin(dialect: ClientDialect | Literal["grpc"], url: str) -> str:
     return grpc_origin(url) if dialect == "grpc" else http_requests.origin_of(url)
 
 
+class CardNamedTransport(httpx.AsyncBaseTransport):
+    """Connects to interfaces that only a card from a public address names: they must be public, too."""
+
+    def __init__(self, guard: Outbound) -> None:
+        # As many as the client has for other interfaces.
+        self._transport = guard.transport(max_connections=MAX_CONNECTIONS)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return await self._transport.handle_async_request(request)
+        except OutboundError as error:
+            raise PrivateAddressError(http_requests.origin_of(str(request.url)), error.problem) from None
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+def is_card_named(choice: Choice, url: str, allowed: Collection[str]) -> bool:
+    """Return whether only the card names the host of an interface: it is not that of `url`, nor an allowed origin."""
+    origin = _origin(choice.dialect, choice.url)
+    return urlsplit(origin).hostname != urlsplit(url).hostname and origin not in allowed
+
+
+async def check_grpc(choice: Choice, guard: Outbound) -> list[str]:
+    """Return the addresses of a gRPC interface that only a card names.
+
+    Raises `PrivateAddressError`, and `AgentUnreachableError` if there are none.
+    """
+    grpc: Any = importlib.import_module(_GRPC_TRANSPORT)
+    if choice.url.partition(":")[0] in grpc.NATIVE_SCHEMES:  # such as unix:/run/docker.sock
+        raise PrivateAddressError(choice.url, "it does not name a host")
+    host, _, port = grpc.target_of(choice.url)[0].rpartition(":")
+    try:
+        return await guard.addresses(host.strip("[]"), int(port))
+    except OutboundError as error:
+        raise PrivateAddressError(_origin(choice.dialect, choice.url), error.problem) from None
+    except OSError as error:
+        raise AgentUnreachableError(f"{host} has no address ({error})") from None
+
+
 def foreign_origin(choice: Choice, origins: Origins) -> str | None:
     """Return the origin of an interface if secrets must not go there."""
     return None if _admitted(origins, choice.dialect, choice.url) else _origin(choice.dialect, choice.url)
@@ -283,8 +349,12 @@ def open_transport(
     headers: Mapping[str, str],
     timeout: float | None,
     certificate: ClientCertificate | None = None,
+    addresses: Sequence[str] = (),
 ) -> Transport:
-    """Return the transport of an interface that was chosen; `software` is what the agent runs on."""
+    """Return the transport of an interface that was chosen; `software` is what the agent runs on.
+
+    With `addresses`, gRPC connects to these and not to what the name of the host leads to later.
+    """
     if choice.dialect == "grpc":
         grpc: Any = importlib.import_module(_GRPC_TRANSPORT)
         transport: Transport = grpc.GrpcTransport(
@@ -294,6 +364,7 @@ def open_transport(
             headers=headers,
             timeout=timeout,
             credentials=None if certificate is None else grpc.channel_credentials(certificate),
+            addresses=addresses,
         )
         return transport
     dialect = v0_3.REST_ONCE if choice.dialect is v0_3.REST and is_once(software) else choice.dialect

@@ -7,6 +7,7 @@ ErrandsError
     ├── CardSignatureError         the agent card is not signed with a key that the caller trusts
     ├── CredentialsError           the credentials cannot be used for this agent, or a token could not be fetched
     │   └── ForeignOriginError     the card leads to another origin, where the credentials must not go
+    ├── PrivateAddressError        a card from a public address leads to one that is not public
     ├── AgentUnreachableError      no connection could be made: nothing was sent
     ├── AgentCapabilityError       the agent's card does not offer what the call needs
     │   └── NoCommonProtocolError  the agent speaks no binding and version that this client speaks
@@ -68,6 +69,16 @@ class ForeignOriginError(CredentialsError):
             f"if you trust it, pass allow_origins={list(foreign)!r}"
         )
         self.foreign = list(foreign)
+
+
+class PrivateAddressError(A2AClientError):
+    """A card from a public address names an interface at one that is not public. Nothing was sent there."""
+
+    def __init__(self, origin: str, problem: str) -> None:
+        super().__init__(
+            f"the agent card, which came from a public address, leads to {origin}, but {problem}; "
+            f"if you trust it, pass allow_origins={[origin]!r}"
+        )
 
 
 class AgentUnreachableError(A2AClientError):

@@ -8,7 +8,7 @@ client compares with what it has seen, see `errands.client.task_stream`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,7 +33,7 @@ from errands.wire.proto.grpc_status import DETAILS_KEY, has_error_info, read_fai
 _DEFAULT_PORTS = {"": 80, "http": 80, "grpc": 80, "https": 443, "grpcs": 443}
 _TLS_SCHEMES = frozenset({"https", "grpcs"})
 #: Names that gRPC understands by itself.
-_NATIVE_SCHEMES = frozenset({"dns", "ipv4", "ipv6", "unix", "unix-abstract"})
+NATIVE_SCHEMES = frozenset({"dns", "ipv4", "ipv6", "unix", "unix-abstract"})
 #: Headers that HTTP/2 and gRPC set themselves.
 _RESERVED = frozenset({"host", "connection", "content-length", "content-type", "te", "user-agent", "accept"})
 #: How gRPC's messages begin when no connection could be made, so that nothing was sent.
@@ -54,10 +54,12 @@ class GrpcTransport:
         timeout: float | None,
         credentials: grpc.ChannelCredentials | None = None,
         software: bytes = b"",
+        addresses: Sequence[str] = (),
     ) -> None:
         """Open the channel. `timeout` is for connecting; `credentials` mean TLS, whatever `url` says.
 
-        `software` is what the agent is known to run on: peers of 0.3 differ in how they write files.
+        `software` is what the agent is known to run on: peers of 0.3 differ in how they write files. With `addresses`,
+        the name in `url` is not resolved, and only these are connected to.
         """
         # Patch numbers do not take part in negotiation.
         codec = CODECS.get(".".join(version.split(".")[:2]))
@@ -70,10 +72,20 @@ class GrpcTransport:
         self._metadata = tuple({**sent, "a2a-version": self._codec.version}.items())
         target, is_secure = target_of(url)
         # The client waits between tries itself; gRPC's own waits grow to two minutes.
-        options = {"grpc.initial_reconnect_backoff_ms": 100, "grpc.max_reconnect_backoff_ms": 2_000}
+        options: dict[str, int | str] = {
+            "grpc.initial_reconnect_backoff_ms": 100,
+            "grpc.max_reconnect_backoff_ms": 2_000,
+        }
         options |= {"grpc.max_receive_message_length": -1, "grpc.max_send_message_length": -1}
         if timeout is not None:
             options["grpc.min_reconnect_backoff_ms"] = max(int(timeout * 1000), 1)
+        if addresses:
+            host, _, port = target.rpartition(":")
+            options |= {"grpc.default_authority": target, "grpc.ssl_target_name_override": host.strip("[]")}
+            # One target has addresses of one kind.
+            kind = "ipv6" if ":" in addresses[0] else "ipv4"
+            same = [one for one in addresses if (":" in one) == (kind == "ipv6")]
+            target = f"{kind}:" + ",".join(f"[{one}]:{port}" if kind == "ipv6" else f"{one}:{port}" for one in same)
         if credentials is not None or is_secure:
             credentials = credentials or grpc.ssl_channel_credentials()
             self._channel = grpc.aio.secure_channel(target, credentials, [*options.items()])
@@ -198,7 +210,7 @@ def translated_failures() -> Iterator[None]:
 
 def target_of(url: str) -> tuple[str, bool]:
     """Return what gRPC connects to, and whether by TLS. Raises `ConfigurationError`."""
-    if url.partition(":")[0] in _NATIVE_SCHEMES:
+    if url.partition(":")[0] in NATIVE_SCHEMES:
         return url, False
     try:
         parts = urlsplit(url if "://" in url else f"//{url}")

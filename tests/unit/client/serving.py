@@ -22,17 +22,15 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: Any, port: int = 0) -> AsyncIterator[str]:
+async def serving(app: Any, port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The address of `app` while it is served; leaving stops it at once, open streams and all."""
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=port, log_level="critical", ws="none", timeout_graceful_shutdown=0
-    )
+    config = uvicorn.Config(app, host=host, port=port, log_level="critical", ws="none", timeout_graceful_shutdown=0)
     bound = config.bind_socket()
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[bound]))
     try:
         await server.is_up.wait()
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        yield f"http://{host}:{bound.getsockname()[1]}"
     finally:
         server.should_exit = True
         await task
