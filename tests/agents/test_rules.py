@@ -30,7 +30,7 @@ from errands.agents.tools.base import Backend, Discovered, Invocation
 from errands.agents.tools.toolbox import BACKENDS
 from errands.client import ClientResult
 from errands.errors import ConfigurationError
-from errands.policy.context import Context, replay
+from errands.policy.context_object import Context, replay
 from errands.policy.run import stored_records
 from errands.testing import connect, serve
 from tests.agents.rig import AGENT, TOOL, Replies, at_work, call, reason, told, worker

@@ -23,14 +23,13 @@ from urllib.parse import unquote, urlsplit
 import httpx
 import msgspec
 
-from errands.agents.exposed import INCOMPLETE, exposed_values, incomplete_reason
 from errands.agents.tools.toolbox import Secrets
 from errands.client import A2AClient, A2AClientError, AnswerLostError, NoCommonProtocolError, ProtocolError
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
 from errands.model import core
 from errands.model.core import Message, Part, Role, Task, text_of
 from errands.model.log import Scope
-from errands.model.marks import is_review
+from errands.model.marks import INCOMPLETE, exposed_values, incomplete_reason, is_review
 from errands.outbound import AnswerTooLargeError
 from errands.policy.run import content_part
 from errands.runtime.call import CallContext

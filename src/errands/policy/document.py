@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from errands.errors import ConfigurationError
-from errands.policy.cel.tokens import reads_in
+from errands.policy.cel.syntax import reads_in
 from errands.policy.limits import Limits
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, StepError, Steps, compile_steps, given_name
 

@@ -4,8 +4,8 @@
     OverseenCall   enforces them around one call of a capability
     HandlerCall    such a call, as `ctx.capability` gives it
 
-`errands.policy.oversight` has the overseer of workers, functions and executors, and `errands.agents.loop.overseer` that
-of agents from manifests. They say how an agent takes its input in and gives its output.
+`errands.policy.agent_oversight` has the overseer of workers, functions and executors, `errands.agents.loop.overseer`
+that of agents from manifests. They say how an agent takes its input in and gives its output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the log stores about a run: records, in the order in which things happened. `context.py` folds them.
+"""What the log stores about a run: records, in the order in which things happened. `context_object.py` folds them.
 
 They are stored for as long as the task, so a field is never renamed, and a new one has a default.
 """

@@ -22,7 +22,7 @@ from errands.model.marks import is_review
 from errands.policy import records
 from errands.policy.cel import Call, Session
 from errands.policy.cel.values import SeenContext
-from errands.policy.context import Context
+from errands.policy.context_object import Context
 from errands.policy.records import Answered, AnyRecord, Ended, InputArrived, Started, Waiting
 from errands.runtime.turn import Turn
 

@@ -17,7 +17,7 @@ import msgspec
 
 from errands.policy import cel
 from errands.policy.cel import CelError, NameScope, Program, Session, Variables, evaluate
-from errands.policy.cel.tokens import tokens
+from errands.policy.cel.syntax import tokens
 from errands.policy.cel.values import Json
 
 _NAMES_MOUNT = re.compile(r"\{\s*mount\.")

@@ -26,7 +26,7 @@ from errands.policy.cel import (
 )
 from errands.policy.cel.program import engine
 from errands.policy.cel.values import normalise
-from errands.policy.context import Context
+from errands.policy.context_object import Context
 from errands.policy.records import Started
 from tests.unit.policy.support import NOW, value_of
 

@@ -24,11 +24,11 @@ from errands.errors import TaskStoppedError
 from errands.model.core import CANCELED, StreamResponse
 from errands.model.log import EventKind
 from errands.policy import records
+from errands.policy.agent_oversight import AgentOversight
 from errands.policy.cel import Call, CallFailed, Perform
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.enforcement import TurnOverseer, ask_reviewer
-from errands.policy.oversight import AgentOversight
 from errands.policy.records import Answered, AnyRecord, CapabilityBegan, Reason
 from errands.policy.run import Run
 from errands.runtime.oversight import Admitted, Overseer

@@ -18,7 +18,7 @@ from errands.agents.script import offer as script_offer
 from errands.agents.tools.toolbox import unapplied
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
-from errands.policy.cel.tokens import CAPABILITIES
+from errands.policy.cel.syntax import CAPABILITIES
 from errands.policy.document import NO_POLICY, CompiledPolicy, Rules, joined
 from errands.policy.enforcement import CapabilityRules
 from errands.policy.limits import Limits, stricter, with_defaults

@@ -15,7 +15,7 @@ import msgspec
 from errands.agents.manifests.findings import Place, suggestion
 from errands.policy import cel
 from errands.policy.cel import NameScope
-from errands.policy.cel.tokens import Item, Path, Shape, missing, reads_in, written
+from errands.policy.cel.syntax import Item, Path, Shape, missing, reads_in, written
 from errands.policy.template import compile_binding, compile_template
 
 #: What an expression must be: a boolean, a boolean that waits for nothing, a map, any value, a bound value, or a string

@@ -13,7 +13,7 @@ from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import DISCOVERING, MESSAGE, Function, Manifests, backend, backends
 from errands.agents.manifests.patterns import JsonPathError, compile_path
 from errands.policy.cel import NameScope, scopes
-from errands.policy.cel.tokens import CONTEXT, RECORD, Shape
+from errands.policy.cel.syntax import CONTEXT, RECORD, Shape
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, capability_name
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

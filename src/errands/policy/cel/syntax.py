@@ -249,7 +249,7 @@ RECORD: dict[str, Shape] = {
     **{name: [None] for name in _fields("timestamps inputs outputs successful errored restricted task_ids")},
 }
 
-#: The context, as `errands.policy.context` makes it.
+#: The context, as `errands.policy.context_object` makes it.
 CONTEXT: dict[str, Shape] = {
     "agent": _fields("name namespace started_at"),
     "user": _fields("id email"),
