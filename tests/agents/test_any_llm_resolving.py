@@ -34,7 +34,7 @@ def test_an_agent_without_a_model_is_answered_by_the_default() -> None:
             "the agent names no model: add model: provider/model to it, or set ERRANDS_MODEL",
         ),
         (lambda: AnyLlmModel(), "gpt-4o", (), "invalid model 'gpt-4o': write provider/model, such as "),
-        (lambda: AnyLlmModel(), "openai/gpt", (), "there is no API key for openai: set OPENAI_API_KEY"),
+        (lambda: AnyLlmModel(), "openai/gpt", (), "openai needs an API key: set OPENAI_API_KEY"),
         (lambda: AnyLlmModel(), "opnai/gpt", (), "unknown provider 'opnai': use one of anthropic, "),
         (lambda: AnyLlmModel(), "cohere/command", (), "cohere needs a package: pip install 'any-llm-sdk[cohere]'"),
         (
@@ -83,7 +83,7 @@ def test_the_packages_of_providers_are_loaded_only_when_they_are_needed() -> Non
 
 
 async def test_what_is_refused_when_it_is_loaded_is_refused_when_it_is_asked() -> None:
-    with pytest.raises(ModelError, match="there is no API key for openai: set OPENAI_API_KEY"):
+    with pytest.raises(ModelError, match="openai needs an API key: set OPENAI_API_KEY"):
         await AnyLlmModel().ask(question())
 
 

@@ -240,18 +240,18 @@ async def test_a_step_matches_a_discovered_operation_however_it_is_spelled(
         (
             {"before": [{"match": "remove-pet", "assert": "false"}]},
             None,
-            "pets: a step has match 'remove-pet', but there is no such operation; its calls are refused",
+            "pets: a step has match 'remove-pet', which is not an operation; its calls are refused",
         ),
         (
             {"before": [{"match": "", "assert": "false"}]},
             None,
-            "pets: a step has match '', but there is no such operation",
+            "pets: a step has match '', which is not an operation",
         ),
         ({"bindings": {"owner": "context.user.id"}}, None, "pets: the binding 'owner' matches no parameter"),
         (
             {},
             around("pets_remove_pet", before=[{"assert": "false"}]),
-            "pets: the policy has rules for pets_remove_pet, and there is no such function",
+            "pets: the policy has rules for pets_remove_pet, which is not a function",
         ),
     ],
 )

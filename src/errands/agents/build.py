@@ -117,7 +117,7 @@ def choose_agent(manifests: Manifests, name: str | None = None) -> Agent:
             return found[0]
         if found:
             raise ConfigurationError(f"there are {len(found)} agents called {name}; choose one: {_listed(found)}")
-        raise ConfigurationError(f"there is no agent {name!r}; available: {_listed(agents)}")
+        raise ConfigurationError(f"unknown agent {name!r}; available: {_listed(agents)}")
     used = {id(other) for one in agents for other in _agents_of(manifests, one) if other is not one}
     tops = [one for one in agents if id(one) not in used]
     if len(tops) == 1:

@@ -270,10 +270,7 @@ class TurnOverseer(Overseer):
     # The end
 
     async def stop(self, reason: Reason, text: str, *last: AnyRecord) -> NoReturn:
-        """End the task for good; nothing that is held back is shown. Raises `TaskStoppedError`.
-
-        That it is over stands in the log together with the `last` records.
-        """
+        """End the task with these `last` records; nothing that is held back is shown. Raises `TaskStoppedError`."""
         run = await self.run()
         run.note(*last, records.Ended(at=run.now(), reason=reason, detail=text))
         await self.conclude()

@@ -246,7 +246,7 @@ class ReviewDesk:
             if not found:
                 raise errors.UnsupportedOperationError(
                     f"Task {query.task_id} does not wait for a review: it has been answered, the task has ended, or "
-                    "there is no such task",
+                    "the task does not exist",
                     taskId=query.task_id,
                 )
             try:

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 
 import msgspec
@@ -18,7 +17,7 @@ import msgspec
 from errands.policy import cel
 from errands.policy.cel import CelError, NameScope, Program, Session, Variables, evaluate
 from errands.policy.cel.syntax import tokens
-from errands.policy.cel.values import Json
+from errands.policy.cel.values import Json, as_text
 
 _NAMES_MOUNT = re.compile(r"\{\s*mount\.")
 _ESCAPE = "write {{ and }} for braces that are text"
@@ -41,17 +40,13 @@ class Template(msgspec.Struct, frozen=True, eq=False):
             return await evaluate(self.pieces[0], variables, session)
         return await self.text(variables, session)
 
-    async def text(self, variables: Variables, session: Session, *, escape: Callable[[str], str] = str) -> str:
-        """Return the text. `escape` is applied to values of expressions, for example to quote them for an address."""
+    async def text(self, variables: Variables, session: Session) -> str:
+        """Return the text. Raises `CelError`."""
         filled = [
-            piece if isinstance(piece, str) else escape(_text(await evaluate(piece, variables, session)))
+            piece if isinstance(piece, str) else as_text(await evaluate(piece, variables, session))
             for piece in self.pieces
         ]
         return "".join(filled)
-
-
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 @lru_cache(maxsize=1024)

@@ -19,6 +19,7 @@ from msgspec import inspect
 
 from errands.model import card as cards
 from errands.model.base import JSON_NAMES, Model
+from errands.wire.v0_3_card import InterfaceV03
 
 #: The bindings of the specification. Others may be invented, but hardly any client will know them.
 BINDINGS = ("JSONRPC", "GRPC", "HTTP+JSON")
@@ -73,11 +74,6 @@ _REPLACED = {
 }
 
 
-class _StrictInterfaceV03(Model):
-    url: str
-    transport: str
-
-
 class _StrictSkillV03(cards.AgentSkill):
     security: list[dict[str, list[str]]] | None = None
 
@@ -95,7 +91,7 @@ class _StrictCardV03(Model):
     default_input_modes: list[str]
     default_output_modes: list[str]
     skills: list[_StrictSkillV03]
-    additional_interfaces: list[_StrictInterfaceV03] | None = None
+    additional_interfaces: list[InterfaceV03] | None = None
     provider: cards.AgentProvider | None = None
     documentation_url: str | None = None
     icon_url: str | None = None
@@ -371,7 +367,7 @@ class _Check:
         *holder_path, last = extended.split(".")
         holder = self.card.get(holder_path[0], {}) if holder_path else self.card
         if holder.get(last) and not self.card.get("securitySchemes"):
-            self.warn(extended, "is true, but there is no way to authenticate", "add securitySchemes")
+            self.warn(extended, "is true, but the card has no way to authenticate", "add securitySchemes")
 
     def check_interface(self, interface: dict[str, Any], path: str, field: str, host: str | None) -> None:
         """Check binding and address; `field` has the binding, and `host` is where the card was fetched from."""

@@ -42,7 +42,7 @@ class Route(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Where a client sends a request over HTTP+JSON. `body` is None for methods that have none."""
+    """Where a client sends a request over HTTP+JSON. Methods without a body have None."""
 
     method: str
     path: str

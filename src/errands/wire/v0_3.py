@@ -148,11 +148,7 @@ class V03Dialect(Dialect):
         return read
 
     def read_http_error(self, status: int, body: Any) -> A2AError | None:
-        """Return the error in any form that is seen.
-
-        That is: a JSON-RPC error as we and the JavaScript SDK write it, a bare message as from a2a-sdk 0.3, and 1.0's
-        form, which a2a-sdk 1.x uses for 0.3 as well.
-        """
+        """Read a JSON-RPC error (ours and the JavaScript SDK's), a message (a2a-sdk 0.3), or the form of 1.0 (1.x)."""
         if not isinstance(body, dict):
             return None
         if isinstance(body.get("error"), dict):

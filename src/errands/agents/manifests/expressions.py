@@ -167,5 +167,5 @@ def check_template(
             # Settings may have dots in their names.
             if names is not None and not any(path == name or path.startswith(f"{name}.") for name in names):
                 remedy = suggestion(reference.steps[0], names, f"declare it, or remove {{{reference}}}")
-                place.error(f"uses {{{reference}}}, but there is no {path} in {reference.root}", remedy)
+                place.error(f"uses {{{reference}}}, but {reference.root} has no {path}", remedy)
         check_expression(value, scope, place, "template", readable)
