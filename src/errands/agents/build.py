@@ -15,8 +15,8 @@ from errands.agents.delegation import Delegate, LocalDelegate, RemoteDelegate
 from errands.agents.loop.manifest_worker import ManifestWorker
 from errands.agents.manifests import Agent, ManifestError, Manifests, examine
 from errands.agents.manifests.loading import ToolSource
+from errands.agents.models import model_from
 from errands.agents.models.base import Model
-from errands.agents.models.choose import model_from
 from errands.agents.mounts import Mounts
 from errands.agents.tools.base import Bounds
 from errands.agents.tools.tool_settings import from_environment, read_settings, unused_variables

@@ -138,7 +138,7 @@ class TurnOverseer(Overseer):
     def session_key(self, place: str) -> str:
         """Return the name of the session of steps at a place, or of the form of a call.
 
-        Under another version of the policy it is another name, so everything is decided anew.
+        Each version of the policy has its own names, so with a new version everything is decided again.
         """
         return f"{place}{self._mark}"
 

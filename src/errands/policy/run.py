@@ -85,7 +85,7 @@ class Run:
             take(record)
         self._followers.append(take)
 
-    # What it has come to
+    # What the records say
 
     @property
     def started(self) -> Started | None:

@@ -1,7 +1,7 @@
 """`{expression}` inside of text: prompts, error messages, addresses, headers and bodies.
 
 - The expression is evaluated in the scope of the field; usually it is a dotted path.
-- `{{` and `}}` stand for single braces.
+- `{{` and `}}` are single braces.
 - A text that is exactly one expression keeps the type of its value; otherwise values become text: strings as they are,
   everything else as JSON (`null`, `true`, `[1,2]`).
 - A value that is missing is an error, never an empty string.

@@ -101,7 +101,7 @@ class Dialect(ClientDialect):
     routes: Sequence[Route] = ()
     #: Whether events are written as the log has them.
     copies_events = False
-    #: Whether a tenant may stand before the paths: `/{tenant}/tasks/…`.
+    #: Whether a path may begin with a tenant: `/{tenant}/tasks/…`.
     takes_tenant = False
     #: Whether a subscription is over when the task pauses, and not only when it has ended.
     ends_at_pause = False

@@ -1,7 +1,7 @@
 """The agent card of A2A 0.3: written from the 1.0 card, read into one, and a document that readers of both understand.
 
-In 0.3 one interface stands at the top (`url`, `preferredTransport`) and the others beside it, security is written as
-in OpenAPI, and the extended card is announced at the top. Everything else is spelled alike.
+In 0.3 one interface is at the top (`url`, `preferredTransport`) and the others are in a list, security is written as in
+OpenAPI, and the extended card is announced at the top. Everything else is spelled alike.
 """
 
 from __future__ import annotations

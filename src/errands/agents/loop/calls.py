@@ -162,7 +162,7 @@ class Calls:
         return await overseen.begin(arguments, form=overseer.session_key(routine.form))
 
     def _begun_before(self, call: str, routine: Routine) -> CapabilityBegan | None:
-        """Return the record of the call if it has begun in its present form; otherwise everything is decided anew."""
+        """Return the record of the call if it has begun in its present form; otherwise everything is decided again."""
         began = self._progress.began.get(call)
         if began is None or began.form == self._overseer.session_key(routine.form):
             return began

@@ -1,6 +1,6 @@
 """`ManifestWorker`: an agent from a manifest, as a worker like any other, and one turn of it.
 
-A turn goes on wherever the records say that the task stands: after a message, a review, or a crash.
+A turn continues from what the records say was done: after a message, a review, or a crash.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ManifestTurn:
         self._first_token_at = ""
 
     async def work(self) -> None:
-        """Go on from where the records say that the task stands, until the turn has ended.
+        """Continue the task from what its records say was done, until the turn has ended.
 
         Raises `TaskStoppedError` when the task is over; the overseer then ends the turn.
         """
@@ -196,7 +196,7 @@ class ManifestTurn:
             builtins=tuple(self._plan.agent.model_capabilities or ()),
             agent=self._plan.agent.name,
         )
-        # What guardrails have yet to look at is not streamed.
+        # Nothing is streamed before guardrails have looked at it.
         is_guarded = bool(overseer.rules.after.steps)
         self._streamed, self._first_token_at = None, ""
         try:

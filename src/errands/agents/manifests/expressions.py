@@ -1,4 +1,4 @@
-"""Check the CEL expressions and templates of manifests where they stand.
+"""Check the CEL expressions and templates of manifests.
 
 `errands.policy` compiles them and knows the fields that every context has. Added here are hints for common mistakes,
 and the names that only an agent or a tool declares: functions, parameters, exposed values and settings.

@@ -60,7 +60,7 @@ class McpConnection:
     def __init__(self, server: McpServer, http: httpx.AsyncBaseTransport, max_bytes: int) -> None:
         """`http` sends the requests of `http` and `sse` and guards where they go. It is not closed here.
 
-        A message of more than `max_bytes` ends the connection; for HTTP, `http` sees to it.
+        A message of more than `max_bytes` ends the connection; for HTTP, `http` checks it.
         """
         self._server = server
         self._name = f"the MCP server of {server.tool}"

@@ -73,7 +73,7 @@ class ProtoSchema:
         return write
 
     def filler(self, descriptor: Descriptor, model: type[Model]) -> Callable[[Message, Any], None]:
-        """Return the function that fills a message where it stands: what is made apart has to be copied."""
+        """Return the function that fills a message in place: a nested message that is made first has to be copied."""
         if (conversion := self._conversions.get(descriptor.name)) is not None:
             return conversion.fill
         key = (descriptor.full_name, model)

@@ -51,7 +51,7 @@ def fill_struct(struct: Any, values: dict[str, Any], depth: int = 1) -> None:
 
 
 def fill_value(target: Any, value: Any, depth: int = 0) -> None:
-    """Fill a Value. Nested messages are filled where they stand and never copied.
+    """Fill a Value. Nested messages are filled in place and never copied.
 
     What is nested deeper than `MAX_DEPTH` is written as JSON text, so that it does not make a whole listing unreadable.
     """
