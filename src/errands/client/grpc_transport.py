@@ -23,7 +23,7 @@ from errands.client.errors import ProtocolError
 from errands.client.http_requests import NO_SECRETS, RequestSecrets
 from errands.client.results import content_of
 from errands.errors import ConfigurationError, InternalError, UnavailableError
-from errands.model.base import Model
+from errands.model.base import A2AObject
 from errands.operations import Operation
 from errands.wire.dialect import EXTENSION_HEADERS, EXTENSIONS, MalformedAnswerError
 from errands.wire.proto.codec import ASKING, CODECS, Rpc, position_of, read_response, write_request
@@ -85,7 +85,12 @@ class GrpcTransport:
         await self._channel.close()
 
     async def call(
-        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: RequestSecrets = NO_SECRETS
+        self,
+        operation: Operation,
+        request: A2AObject,
+        *,
+        read_timeout: float | None,
+        secrets: RequestSecrets = NO_SECRETS,
     ) -> Any:
         rpc = self._codec.rpc_of(operation)
         content = write_request(rpc, request)
@@ -96,7 +101,7 @@ class GrpcTransport:
     async def stream(
         self,
         operation: Operation,
-        request: Model,
+        request: A2AObject,
         *,
         last_event_id: str | None,
         read_timeout: float | None,

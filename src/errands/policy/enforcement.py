@@ -130,7 +130,7 @@ class TurnOverseer(Overseer):
         """Release what the task holds elsewhere, before it is stopped."""
 
     async def context(self) -> dict[str, Any]:
-        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode((await self.run()).plain()))
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode((await self.run()).context.plain()))
         return plain
 
     # Steps
@@ -209,7 +209,9 @@ class TurnOverseer(Overseer):
         Raises `ReviewPendingError`, and `TaskStoppedError` when they refuse it.
         """
         run = await self.run()
-        passed = await self._guard(run, self.rules.before, Subject(context=run.plain, input=values), place, at, invoke)
+        passed = await self._guard(
+            run, self.rules.before, Subject(context=run.context.plain, input=values), place, at, invoke
+        )
         changed = passed.value if passed.transformed else None
         run.note(records.InputPassed(at=run.now(), message_id=self.message_key, values=changed))
 
@@ -439,7 +441,7 @@ class OverseenCall:
             return Passed(values[steps.phase.subject])
         rules, run = self.rules, await self._overseer.run()
         subject = Subject(
-            context=run.plain, action=rules.action, operation=rules.operation, bound=rules.bound, **values
+            context=run.context.plain, action=rules.action, operation=rules.operation, bound=rules.bound, **values
         )
         return await self._overseer.ask(
             steps, subject, session=session, key=key, call=self.id, function=rules.name, invoke=invoke

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import inspect
 
 from errands.model import card as cards
-from errands.model.base import JSON_NAMES, Model
+from errands.model.base import JSON_NAMES, A2AObject
 from errands.wire.v0_3_card import InterfaceV03
 
 #: The bindings of the specification. Others may be invented, but hardly any client will know them.
@@ -78,7 +78,7 @@ class _StrictSkillV03(cards.AgentSkill):
     security: list[dict[str, list[str]]] | None = None
 
 
-class _StrictCardV03(Model):
+class _StrictCardV03(A2AObject):
     """A card of 0.3 as its specification has it. `v0_3_card` reads others, too."""
 
     name: str
@@ -101,13 +101,13 @@ class _StrictCardV03(Model):
     signatures: list[cards.AgentCardSignature] | None = None
 
 
-class _StrictApiKeyV03(Model):
+class _StrictApiKeyV03(A2AObject):
     place: str = msgspec.field(name="in")
     name: str
     description: str | None = None
 
 
-_SCHEMES_V03: dict[str, type[Model]] = {
+_SCHEMES_V03: dict[str, type[A2AObject]] = {
     "apiKey": _StrictApiKeyV03,
     "http": cards.HTTPAuthSecurityScheme,
     "oauth2": cards.OAuth2SecurityScheme,
@@ -254,7 +254,7 @@ _SHOULD: tuple[_Rule, ...] = (
 class _Check:
     """The findings about one form of a card."""
 
-    def __init__(self, version: str, model: type[Model], card: dict[str, Any]) -> None:
+    def __init__(self, version: str, model: type[A2AObject], card: dict[str, Any]) -> None:
         self.version = version
         self.findings: list[CardFinding] = []
         #: The card without what has the wrong type. Lists keep their length, so that positions are those on the card.

@@ -179,7 +179,7 @@ class Calls:
         """Return the values of the bindings. Raises `ArgumentsError`, which does not repeat any values."""
         files = self._overseer.files
         mount = {} if files is None else {"mount": files.described}
-        variables = Variables(self._run.plain(), runtime=self._overseer.runtime, **mount)
+        variables = Variables(self._run.context.plain(), runtime=self._overseer.runtime, **mount)
         bound: dict[str, Json] = {}
         for name, binding in routine.bindings.items():
             if name in without:
@@ -256,7 +256,7 @@ class Calls:
             call=f"{self._run.task_id}:{began.call}",
             action=function.action,
             arguments=began.arguments,
-            context=self._run.plain(),
+            context=self._run.context.plain(),
             session=session,
             perform=self._overseer.perform(key),
             state=self._progress.tools.get(tool, {}),

@@ -185,7 +185,7 @@ class ManifestTurn:
         await overseer.check_model()
         at = run.now()
         try:
-            system = await self._plan.prompt.text(Variables(run.plain(), runtime=overseer.runtime), Session(at))
+            system = await self._plan.prompt.text(Variables(run.context.plain(), runtime=overseer.runtime), Session(at))
         except CelError as error:
             await overseer.fail("The prompt of this agent cannot be written", error.problem)
         question = Question(
@@ -247,7 +247,7 @@ class ManifestTurn:
         message: Json = [{"mimeType": "text/plain", "text": self._progress.text}]
         output = {**await self._exposed(run, message, at), "message": message}
         place = f"output:{self._progress.outputs}@{self._plan.form_of_output}"
-        subject = Subject(context=run.plain, output=output, expose=lambda said: self._exposed(run, said, at))
+        subject = Subject(context=run.context.plain, output=output, expose=lambda said: self._exposed(run, said, at))
         passed = await overseer.guard_output(subject, place=place, at=at, invoke=calls.invoker(place, at))
         given: dict[str, Any] = passed.value
         text = "\n".join(part["text"] for part in given["message"] if isinstance(part.get("text"), str))
@@ -271,7 +271,7 @@ class ManifestTurn:
         if not self._plan.exposes:
             return {}
         given = {"input": run.arrived, "output": {"message": message}, "runtime": self._overseer.runtime}
-        variables = Variables(run.plain(), **given)
+        variables = Variables(run.context.plain(), **given)
         exposed: dict[str, Json] = {}
         for name, program in self._plan.exposes.items():
             try:
