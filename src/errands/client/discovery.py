@@ -27,8 +27,6 @@ WELL_KNOWN_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
 CardValidator = Callable[[AgentCard, bytes], None]
 
-_PASSING_STATUSES = frozenset({429, 502, 503, 504})
-
 
 def card_urls(url: str) -> list[str]:
     """Return where to look: at `url` itself when it is the address of a card, else at the well-known paths.
@@ -100,7 +98,7 @@ class CardSource:
             with http_transport.translated_failures():
                 request = self.client.build_request("GET", url, headers=headers, timeout=self.timeout)
                 response = await self.client.send(http_requests.add_secrets(request, secrets), follow_redirects=False)
-            if response.status_code in _PASSING_STATUSES:
+            if response.status_code in http_transport.PASSING_STATUSES:
                 cause = UnavailableError(f"HTTP {response.status_code}")
                 raise TransientError(cause, reached=True, retry_after=http_transport.retry_after(response.headers))
             return response

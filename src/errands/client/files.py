@@ -25,7 +25,7 @@ import msgspec
 from errands.client.agent_session import AgentSession, RetryPolicy, TransientError, final_error
 from errands.client.errors import AgentCapabilityError, FileRefusedError, ProtocolError
 from errands.client.http_requests import NO_SECRETS, RequestSecrets, add_secrets, origin_of
-from errands.client.http_transport import retry_after, translated_failures
+from errands.client.http_transport import PASSING_STATUSES, retry_after, translated_failures
 from errands.errors import A2AError, ConfigurationError, PayloadTooLargeError, UnavailableError
 from errands.model.card import BLOBS_EXTENSION, AgentCard
 from errands.model.core import Message, Part
@@ -36,7 +36,6 @@ from errands.wire.status import from_http
 _PIECE = 256 * 1024
 #: Bytes of an error that are read.
 _MAX_ERROR = 64 * 1024
-_PASSING_STATUSES = frozenset({429, 502, 503, 504})
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
 
 T = TypeVar("T")
@@ -285,7 +284,7 @@ class AgentFiles:
             error: A2AError = from_http(response.status_code, msgspec.json.decode(body))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             error = from_http(response.status_code, None)
-        if response.status_code in _PASSING_STATUSES or isinstance(error, UnavailableError):
+        if response.status_code in PASSING_STATUSES or isinstance(error, UnavailableError):
             raise TransientError(error, reached=True, retry_after=retry_after(response.headers))
         raise error
 

@@ -120,7 +120,7 @@ class GrpcTransport:
             call.cancel()
 
     def _with(self, secrets: RequestSecrets) -> tuple[tuple[str, str], ...]:
-        """Return the metadata with the secrets. There is no query, so an API key for it goes here, too."""
+        """Return the metadata with the secrets; gRPC has no query, so an API key for it goes here, too."""
         added = {name.lower(): value for name, value in (*secrets.headers.items(), *secrets.query.items())}
         return (*(pair for pair in self._metadata if pair[0] not in added), *added.items()) if added else self._metadata
 
