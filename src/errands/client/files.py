@@ -28,7 +28,8 @@ from errands.client.http_requests import NO_SECRETS, RequestSecrets, add_secrets
 from errands.client.http_transport import PASSING_STATUSES, retry_after, translated_failures
 from errands.errors import A2AError, ConfigurationError, PayloadTooLargeError, UnavailableError
 from errands.model.card import BLOBS_EXTENSION, AgentCard
-from errands.model.core import Message, Part
+from errands.model.core import Part
+from errands.model.requests import SendMessageRequest
 from errands.outbound import Outbound, OutboundError
 from errands.wire.status import from_http
 
@@ -88,18 +89,18 @@ class AgentFiles:
 
     # Uploads
 
-    async def replace_large(self, message: Message, session: AgentSession) -> Message:
-        """Return the message with its large files uploaded, if the agent takes uploads."""
-        offer = UploadOffer.of(session.card)
-        if offer is None or not self._is_own(offer.url):
-            return message
+    async def replace_large(self, request: SendMessageRequest, session: AgentSession) -> SendMessageRequest:
+        """Return the request with its large files uploaded, if the agent takes uploads."""
+        message, offer = request.message, UploadOffer.of(session.card)
+        if not has_files(request) or offer is None or not self._is_own(offer.url):
+            return request
         parts = [
             await self.upload(part.raw, session, filename=part.filename, media_type=part.media_type, like=part)
             if part.raw is not None and offer.above < len(part.raw) <= offer.max_bytes
             else part
             for part in message.parts
         ]
-        return msgspec.structs.replace(message, parts=parts)
+        return msgspec.structs.replace(request, message=msgspec.structs.replace(message, parts=parts))
 
     async def upload(
         self,
@@ -287,6 +288,11 @@ class AgentFiles:
         if response.status_code in PASSING_STATUSES or isinstance(error, UnavailableError):
             raise TransientError(error, reached=True, retry_after=retry_after(response.headers))
         raise error
+
+
+def has_files(request: SendMessageRequest) -> bool:
+    """Return whether a message has the bytes of a file."""
+    return any(part.raw is not None for part in request.message.parts)
 
 
 def checked_url(url: str) -> httpx.URL:

@@ -255,8 +255,14 @@ class CardPublisher:
         return document
 
     async def serve(self, exchange: HttpExchange, *, is_older_path: bool = False) -> None:
-        """Send the public card, or 304 if the client has it."""
-        document = self.document(exchange, self._form(exchange, is_older_path))
+        """Send the public card in the form that the client expects, or 304 if the client has it."""
+        form = CardForm.V0_3 if is_older_path else CardForm.BOTH
+        asked = ".".join(exchange.header(b"a2a-version").split(".")[:2])
+        if asked in self._versions:
+            form = CardForm(asked)
+        if len(self._versions) == 1:
+            form = CardForm(self._versions[0])
+        document = self.document(exchange, form)
         headers: tuple[Header, ...] = (
             (b"etag", document.etag),
             (b"last-modified", self._modified.encode()),
@@ -267,15 +273,6 @@ class CardPublisher:
             await exchange.respond(304, b"", headers=headers)
         else:
             await exchange.respond(200, document.body, headers=headers)
-
-    def _form(self, exchange: HttpExchange, is_older_path: bool) -> CardForm:
-        """Return the form that this client expects, of those that are served."""
-        if len(self._versions) == 1:
-            return CardForm(self._versions[0])
-        asked = ".".join(exchange.header(b"a2a-version").split(".")[:2])
-        if asked in self._versions:
-            return CardForm(asked)
-        return CardForm.V0_3 if is_older_path else CardForm.BOTH
 
     def _is_fresh(self, exchange: HttpExchange, document: CardDocument) -> bool:
         tags = exchange.header(b"if-none-match")

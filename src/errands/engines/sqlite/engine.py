@@ -1,6 +1,6 @@
 """The engine over one SQLite file: durable, shared by the processes of one machine, and nothing to set up.
 
-One thread writes and a few read; this class hands work to them and tells this process what was written.
+One thread writes and a few read; this class passes work to them and publishes what was written.
 """
 
 from __future__ import annotations
