@@ -194,7 +194,7 @@ class A2AClient:
             self._timeout,
             lacks=choice.lacks,
             authorization=authorization,
-            foreign_origin=discovery.foreign_origin(choice, self._origins),
+            foreign_origin=choice.foreign_origin(self._origins),
         )
 
     async def refresh_card(self) -> AgentCard:

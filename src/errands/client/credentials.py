@@ -343,7 +343,7 @@ class _TokenEndpoint(Credential):
             if status == httpx.codes.OK and isinstance(endpoint, str):
                 break
         else:
-            raise CredentialsError(f"there is no token endpoint in the metadata at {_shown(addresses[0])}")
+            raise CredentialsError(f"the metadata at {_shown(addresses[0])} does not name a token endpoint")
         stated = str(metadata.get("issuer", "")).rstrip("/")
         if self._issuer is not None and stated != self._issuer.rstrip("/"):
             raise CredentialsError(f"the metadata of {self._issuer} is that of another issuer")

@@ -69,7 +69,7 @@ NEVER = 2**53 - 1
 
 
 class BlobNotFoundError(ErrandsError):
-    """There is no such blob, or it belongs to another owner."""
+    """The blob does not exist, or it belongs to another owner."""
 
 
 class DamagedBlobError(StorageError):
@@ -166,7 +166,7 @@ class Bucket(ABC):
 
     @abstractmethod
     def files(self, folder: str) -> dict[str, FileFacts]:
-        """Return the files in a folder; none if there is no such folder."""
+        """Return the files in a folder by name; nothing for a folder that does not exist."""
 
     @abstractmethod
     def delete(self, folder: str, names: Iterable[str] | None = None) -> None:

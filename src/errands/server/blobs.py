@@ -58,7 +58,7 @@ from errands.runtime.quotas import OpenStreams
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream, StreamItem
 from errands.server.asgi import ClientDisconnectedError, Header, HttpExchange, IncomingRequest
-from errands.server.cards import base_url_of
+from errands.server.cards import base_url_of, is_known
 from errands.server.request_guard import client_network, needs_preflight
 
 logger = logging.getLogger(__name__)
@@ -212,7 +212,7 @@ class BlobPages:
         except (TaskNotFoundError, BlobNotFoundError):
             raise TaskNotFoundError("File not found") from None
         headers = _headers(blob)
-        if _is_known(exchange, blob):
+        if is_known(exchange, b'"%b"' % blob.sha256.encode()):
             await exchange.respond(304, b"", headers=headers)
             return
         wanted = _range_of(exchange, blob)
@@ -341,11 +341,6 @@ def _headers(blob: Blob) -> tuple[Header, ...]:
 
 def _base64(hexadecimal: str) -> str:
     return base64.b64encode(bytes.fromhex(hexadecimal)).decode()
-
-
-def _is_known(exchange: HttpExchange, blob: Blob) -> bool:
-    tags = {tag.strip().removeprefix("W/") for tag in exchange.header(b"if-none-match").split(",")}
-    return "*" in tags or f'"{blob.sha256}"' in tags
 
 
 def _range_of(exchange: HttpExchange, blob: Blob) -> tuple[int, int] | None:

@@ -164,6 +164,12 @@ def _first(value: str) -> str:
     return value.partition(",")[0].strip()
 
 
+def is_known(exchange: HttpExchange, etag: bytes) -> bool:
+    """Return whether the client says in `If-None-Match` that it has the content with this tag."""
+    tags = {tag.strip().removeprefix("W/") for tag in exchange.header(b"if-none-match").split(",")}
+    return "*" in tags or etag.decode() in tags
+
+
 class CardForm(enum.Enum):
     """The form in which the card is written."""
 
@@ -275,10 +281,8 @@ class CardPublisher:
             await exchange.respond(200, document.body, headers=headers)
 
     def _is_fresh(self, exchange: HttpExchange, document: CardDocument) -> bool:
-        tags = exchange.header(b"if-none-match")
-        if tags:
-            known = {tag.strip().removeprefix("W/") for tag in tags.split(",")}
-            return "*" in known or document.etag.decode() in known
+        if exchange.header(b"if-none-match"):
+            return is_known(exchange, document.etag)
         since = exchange.header(b"if-modified-since")
         try:
             return bool(since) and parsedate_to_datetime(since) >= parsedate_to_datetime(self._modified)
