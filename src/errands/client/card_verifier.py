@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from urllib.parse import urlsplit
 
 import httpx
 
 from errands.client.errors import A2AClientError, CardSignatureError
-from errands.client.http_requests import is_local, origin_of, request_json
+from errands.client.http_requests import is_protected, origin_of, request_json
 from errands.errors import ConfigurationError
 from errands.model.card import AgentCard
 from errands.wire.card_signing import (
@@ -46,8 +45,7 @@ class CardVerifier:
         for source in keys:
             self._keys += source if isinstance(source, TrustedKeys) else TrustedKeys(source)
         for url in (*([jwks_url] if jwks_url else ()), *allowed_jku):
-            parts = urlsplit(url)
-            if not parts.hostname or parts.username is not None or not (parts.scheme == "https" or is_local(url)):
+            if not is_protected(url):
                 raise ConfigurationError(f"{url!r} is not an address of a key set: expected https://HOST/PATH")
         if not self._keys and jwks_url is None and not allowed_jku:
             raise ConfigurationError("a card cannot be verified without keys: pass keys, jwks_url or allowed_jku")

@@ -31,7 +31,7 @@ from errands.client.http_requests import (
     RequestSecrets,
     checked_headers,
     is_header_value,
-    is_local,
+    is_protected,
     origin_of,
     request_json,
 )
@@ -582,8 +582,7 @@ async def _current(token: Token) -> str:
 
 
 def _check_endpoint(url: str, error: type[Exception]) -> None:
-    parts = urlsplit(url)
-    if not parts.hostname or parts.username is not None or not (parts.scheme == "https" or is_local(url)):
+    if not is_protected(url):
         raise error(f"{_shown(url)!r} cannot be given secrets: expected https://HOST/PATH")
 
 
