@@ -275,16 +275,15 @@ class CardPublisher:
             (b"cache-control", b"public, max-age=%d" % _MAX_AGE),
             (b"vary", b"Host, A2A-Version"),
         )
-        if self._is_fresh(exchange, document):
+        if exchange.header(b"if-none-match"):
+            is_fresh = is_known(exchange, document.etag)
+        else:
+            since = exchange.header(b"if-modified-since")
+            try:
+                is_fresh = bool(since) and parsedate_to_datetime(since) >= parsedate_to_datetime(self._modified)
+            except (TypeError, ValueError):
+                is_fresh = False
+        if is_fresh:
             await exchange.respond(304, b"", headers=headers)
         else:
             await exchange.respond(200, document.body, headers=headers)
-
-    def _is_fresh(self, exchange: HttpExchange, document: CardDocument) -> bool:
-        if exchange.header(b"if-none-match"):
-            return is_known(exchange, document.etag)
-        since = exchange.header(b"if-modified-since")
-        try:
-            return bool(since) and parsedate_to_datetime(since) >= parsedate_to_datetime(self._modified)
-        except (TypeError, ValueError):
-            return False
