@@ -178,17 +178,14 @@ class AgentSession:
         if operation.capability is not None:
             self.require(operation.capability)
         addressed = self._addressed(request)
+
+        def attempt(secrets: RequestSecrets) -> Awaitable[Any]:
+            return self.transport.call(operation, addressed, read_timeout=timeout, secrets=secrets)
+
         try:
-            return await self.retry.run(
-                lambda: self._authorized_call(operation, addressed, timeout), idempotent=operation.idempotent
-            )
+            return await self.retry.run(lambda: self.authorized(attempt), idempotent=operation.idempotent)
         except TransientError as failure:
             raise final_error(failure, message_id) from failure.cause
-
-    async def _authorized_call(self, operation: Operation, request: A2AObject, timeout: float | None) -> Any:
-        return await self.authorized(
-            lambda secrets: self.transport.call(operation, request, read_timeout=timeout, secrets=secrets)
-        )
 
     async def authorized(self, attempt: Callable[[RequestSecrets], Awaitable[T]]) -> T:
         """Return the result of an attempt with the secrets, which is made once more with new ones if they are refused.

@@ -1,6 +1,6 @@
 """The gRPC transport: one interface of an agent in either protocol version.
 
-The schema has no place for the id of an event. errands sends it all the same when asked, see
+The schema has no place for the id of an event. errands sends it as an unknown field when asked, see
 `errands.wire.proto.codec`; with other agents a stream that was cut goes on with a snapshot of the task, which the
 client compares with what it has seen, see `errands.client.task_stream`.
 """
@@ -125,7 +125,7 @@ class GrpcTransport:
             call.cancel()
 
     def _with(self, secrets: RequestSecrets) -> tuple[tuple[str, str], ...]:
-        """Return the metadata with the secrets. There is no query, so an API key for it goes here, too."""
+        """Return the metadata with the secrets; gRPC has no query, so an API key for it goes here, too."""
         added = {name.lower(): value for name, value in (*secrets.headers.items(), *secrets.query.items())}
         return (*(pair for pair in self._metadata if pair[0] not in added), *added.items()) if added else self._metadata
 

@@ -37,7 +37,7 @@ from errands.wire.status import from_http
 #: Raised before a single byte of the request was written.
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 #: The agent, or a proxy before it, cannot answer now. A gateway (502, 504) may have passed the request on.
-_PASSING_STATUSES = frozenset({429, 502, 503, 504})
+PASSING_STATUSES = frozenset({429, 502, 503, 504})
 _GATEWAY_STATUSES = frozenset({502, 504})
 #: Statuses that need no body to be understood. With any other one, a body must show that the answer is A2A.
 _TELLING_STATUSES = frozenset({401, 403, 413, 429, 500, 502, 503, 504})
@@ -136,7 +136,7 @@ class HttpTransport:
                 raise self._binding.error_in(response.content, status) or plain_error(status)
             yield
         except A2AError as error:
-            if status not in _PASSING_STATUSES and not isinstance(error, UnavailableError):
+            if status not in PASSING_STATUSES and not isinstance(error, UnavailableError):
                 raise
             if isinstance(error, TooManyPushConfigsError):
                 raise  # it does not pass by itself
