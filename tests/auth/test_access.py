@@ -15,7 +15,7 @@ from errands.engines.memory import MemoryEngine
 from errands.errors import ConfigurationError
 from errands.model.log import Scope
 from errands.operations import OPERATIONS
-from errands.policy.audit import entries_of, read_log
+from errands.policy.audit_trail import entries_of, read_log
 from errands.testing import http_client, serve
 from tests.auth.test_matrix import BINDINGS, Line
 from tests.auth.test_matrix import Caller as MatrixCaller

@@ -13,7 +13,7 @@ from errands.engines.memory import MemoryEngine
 from errands.errors import StorageError
 from errands.model.log import AccessEntry
 from errands.operations import OPERATIONS
-from errands.policy.audit import AuditEntry, entries_of, entry_of, read_log
+from errands.policy.audit_trail import AuditEntry, entries_of, entry_of, read_log
 from errands.runtime.quotas import RequestRate
 from errands.server.access_audit import CALLER_BURST, CALLER_RATE
 from errands.testing import http_client

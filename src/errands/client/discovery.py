@@ -38,8 +38,6 @@ CardValidator = Callable[[AgentCard, bytes], None]
 #: Connections of a client. Every open stream and blocking send holds one, so httpx's default of a hundred is too low.
 MAX_CONNECTIONS = 1000
 
-_PASSING_STATUSES = frozenset({429, 502, 503, 504})
-
 
 def card_urls(url: str) -> list[str]:
     """Return where to look: at `url` itself when it is the address of a card, else at the well-known paths.
@@ -119,7 +117,7 @@ class CardSource:
                     await response.aread()
                 finally:
                     await response.aclose()
-            if response.status_code in _PASSING_STATUSES:
+            if response.status_code in http_transport.PASSING_STATUSES:
                 cause = UnavailableError(f"HTTP {response.status_code}")
                 raise TransientError(cause, reached=True, retry_after=http_transport.retry_after(response.headers))
             return response
@@ -206,6 +204,16 @@ class Choice(NamedTuple):
         """The operations that the dialect does not have."""
         return frozenset() if self.dialect == "grpc" else self.dialect.lacks
 
+    @property
+    def origin(self) -> str:
+        """The scheme, host and port of the interface."""
+        return grpc_origin(self.url) if self.dialect == "grpc" else http_requests.origin_of(self.url)
+
+    def foreign_origin(self, origins: Origins) -> str | None:
+        """Return the origin of the interface if secrets must not go there."""
+        is_admitted = origins.admits_grpc(self.url) if self.dialect == "grpc" else origins.admits(self.url)
+        return None if is_admitted else self.origin
+
 
 def protocol_name(name: str) -> str:
     """Return the name of a binding as this client spells it. Raises `ConfigurationError` for an unknown one."""
@@ -274,10 +282,12 @@ def choose_interface(
             # An address with a user would replace the caller's credentials by those of the card.
             is_plain = face.url.isprintable() and urlsplit(face.url).username is None
             is_usable = is_plain and urlsplit(url).scheme in {"http", "https"}
-        if is_usable and origins is not None and not _admitted(origins, dialect, url):
-            foreign.append(_origin(dialect, url))
-        elif is_usable:
-            return Choice(binding, spoken, url, dialect, face.tenant or tenant)
+        if is_usable:
+            choice = Choice(binding, spoken, url, dialect, face.tenant or tenant)
+            elsewhere = None if origins is None else choice.foreign_origin(origins)
+            if elsewhere is None:
+                return choice
+            foreign.append(elsewhere)
     if foreign and origins is not None:
         raise ForeignOriginError(origins.agent, list(dict.fromkeys(foreign)))
     offers = [
@@ -286,14 +296,6 @@ def choose_interface(
         for face in card.supported_interfaces
     ]
     raise NoCommonProtocolError(card.name, _wanted(protocol, version, tenant), offers)
-
-
-def _admitted(origins: Origins, dialect: ClientDialect | Literal["grpc"], url: str) -> bool:
-    return origins.admits_grpc(url) if dialect == "grpc" else origins.admits(url)
-
-
-def _origin(dialect: ClientDialect | Literal["grpc"], url: str) -> str:
-    return grpc_origin(url) if dialect == "grpc" else http_requests.origin_of(url)
 
 
 class CardNamedTransport(httpx.AsyncBaseTransport):
@@ -315,7 +317,7 @@ class CardNamedTransport(httpx.AsyncBaseTransport):
 
 def is_card_named(choice: Choice, url: str, allowed: Collection[str]) -> bool:
     """Return whether only the card names the host of an interface: it is not that of `url`, nor an allowed origin."""
-    origin = _origin(choice.dialect, choice.url)
+    origin = choice.origin
     return urlsplit(origin).hostname != urlsplit(url).hostname and origin not in allowed
 
 
@@ -331,14 +333,9 @@ async def check_grpc(choice: Choice, guard: Outbound) -> list[str]:
     try:
         return await guard.addresses(host.strip("[]"), int(port))
     except OutboundError as error:
-        raise PrivateAddressError(_origin(choice.dialect, choice.url), error.problem) from None
+        raise PrivateAddressError(choice.origin, error.problem) from None
     except OSError as error:
         raise AgentUnreachableError(f"{host} has no address ({error})") from None
-
-
-def foreign_origin(choice: Choice, origins: Origins) -> str | None:
-    """Return the origin of an interface if secrets must not go there."""
-    return None if _admitted(origins, choice.dialect, choice.url) else _origin(choice.dialect, choice.url)
 
 
 def open_transport(
