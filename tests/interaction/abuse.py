@@ -25,9 +25,10 @@ import uvloop
 HONEST_ADDRESS, HOSTILE_ADDRESS, GUESSING_ADDRESS = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 #: Requests per second of one honest client.
 PACE = 25
-#: The accounts that all hostile clients share, and those of the streams that are never read.
+#: The accounts that all hostile clients share, those of the streams that are never read, and those with webhooks.
 ACCOUNTS = [f"hostile-{number}" for number in range(4)]
 STREAMERS = [f"streamer-{number}" for number in range(4)]
+SPAMMERS = [f"spammer-{number}" for number in range(4)]
 HONEST = [f"honest-{number}" for number in range(20)]
 MEGABYTE = 1_000_000
 
@@ -72,6 +73,7 @@ class Clients:
         self._host, self._port = address.hostname or "", address.port or 80
         self._end = time.monotonic() + seconds
         self._clients, self._streams = clients, streams
+        self._receiver_port = 0
         self.taken: list[float] = []
         self.failures: list[str] = []
         self.statuses: Counter[str] = Counter()
@@ -116,13 +118,20 @@ class Clients:
             self._random_ids,
             self._cancels,
             self._guesses_keys,
-            self._webhooks,
+            self._foreign_webhooks,
+            self._webhook_spam,
         ]
         accounts = itertools.cycle(ACCOUNTS)
+        # At every address of 127.0.0.0/8, which are as many hosts for the server.
+        receiver = await asyncio.start_server(self._receive, "0.0.0.0", 0)
+        self._receiver_port = receiver.sockets[0].getsockname()[1]
         async with asyncio.TaskGroup() as group:
             for number in range(self._clients):
-                group.create_task(self._repeat(kinds[number % len(kinds)], next(accounts)))
+                kind = kinds[number % len(kinds)]
+                key = random.choice(SPAMMERS) if kind == self._webhook_spam else next(accounts)
+                group.create_task(self._repeat(kind, key))
             group.create_task(self._unread_streams())
+        receiver.close()
 
     async def _repeat(self, attack: Callable[[str], Awaitable[str]], key: str) -> None:
         while self.goes_on:
@@ -190,9 +199,52 @@ class Clients:
     async def _guesses_keys(self, key: str) -> str:
         return await self._ask(str(uuid4()), "/message:send", send_body("hi"), GUESSING_ADDRESS)
 
-    async def _webhooks(self, key: str) -> str:
-        config = json.dumps({"url": "http://127.0.0.1:9/", "taskId": str(uuid4())}).encode()
+    async def _foreign_webhooks(self, key: str) -> str:
+        config = json.dumps({"url": "http://10.0.0.1/", "taskId": str(uuid4())}).encode()
         return await self._ask(key, f"/tasks/{uuid4()}/pushNotificationConfigs", config)
+
+    async def _webhook_spam(self, key: str) -> str:
+        """Have the server call ten hosts that it has not called before, about a task of many events."""
+        connection = await self.connect()
+        try:
+            message = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+            configuration = {"taskPushNotificationConfig": self._webhook()}
+            body = json.dumps({"message": message, "configuration": configuration}).encode()
+            await connection.send(key, "/message:send", body)
+            status, answer = await connection.answer()
+            if status == 200:
+                task_id = json.loads(answer)["task"]["id"]
+                for number in range(9):
+                    config = json.dumps({**self._webhook(), "id": str(number)}).encode()
+                    await connection.send(key, f"/tasks/{task_id}/pushNotificationConfigs", config)
+                    status, _ = await connection.answer()
+            return str(status)
+        finally:
+            connection.writer.close()
+
+    def _webhook(self) -> dict[str, str]:
+        """A webhook at a random address of this machine, all of which are the receiver below."""
+        address = ".".join(str(random.randrange(1, 255)) for _ in range(3))
+        kind = random.choice(["hang", "trickle", "fail", "redirect", "large"])
+        return {"url": f"http://127.{address}:{self._receiver_port}/{kind}"}
+
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer a notification as its path says: never, byte by byte, with an error, a redirect or a flood."""
+        with suppress(OSError, EOFError, RuntimeError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            kind = head.split(b" ", 2)[1].strip(b"/").decode()
+            self.statuses[f"called {kind}"] += 1
+            if kind == "fail":
+                writer.write(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
+            elif kind == "redirect":
+                writer.write(b"HTTP/1.1 302 No\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n")
+            elif kind == "large":
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 1_000_000)
+            while kind in ("hang", "trickle") and self.goes_on and not reader.at_eof():
+                if kind == "trickle":
+                    writer.write(b"H")
+                await asyncio.sleep(0.5)
+        writer.close()
 
     async def _unread_streams(self) -> None:
         """Open streams that are never read, on tasks that go on saying something."""
