@@ -10,6 +10,7 @@ from pathlib import Path
 
 import boto3
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from moto.server import ThreadedMotoServer
 
@@ -63,12 +64,15 @@ def s3_bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.F
     return f"s3://{name}/agent/files"
 
 
-@pytest.fixture(params=["directory", "s3", "memory"])
+@pytest.fixture(params=["directory", "s3", "memory", "files"])
 def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
     if request.param == "directory":
         yield bucket_from_url(f"file://{tmp_path / 'blobs'}")
     elif request.param == "s3":
         yield bucket_from_url(request.getfixturevalue("s3_bucket"))
+    elif request.param == "files":
+        # Real files, which the bucket uses like objects of a remote store.
+        yield FsspecBucket(LocalFileSystem(auto_mkdir=True), f"{tmp_path}/bucket")
     else:
         MemoryFileSystem.store.clear()
         yield FsspecBucket(MemoryFileSystem(), "/bucket")
