@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated
 
@@ -110,7 +110,16 @@ async def _verify(path: Path, storage: str | None) -> ExitCode:
         if not entry.access:
             wanted.setdefault(entry.task, {})[entry.version] = entry.sha256
     async with existing_store(storage) as engine:
-        changed, gone = await _changed_accesses(engine, [entry for entry in entries if entry.access]), 0
+        accesses = {access.id: entry_of(access) async for access in engine.accesses()}
+        # Retention removes the oldest entries of the access log.
+        first = min((entry.at for entry in accesses.values()), default="9999")
+        changed = [
+            f"the access {entry.access} of {entry.at}"
+            for entry in entries
+            if entry.access
+            and (entry.at >= first if entry.access not in accesses else accesses[entry.access].sha256 != entry.sha256)
+        ]
+        gone = 0
         for task_id, digests in wanted.items():
             stored = await _changed(engine, task_id, digests)
             gone += stored is None
@@ -138,18 +147,6 @@ async def _changed(engine: Engine, task_id: str, digests: dict[int, str]) -> lis
         f"event {version} of task {task_id}, or one shortly before it,"
         for version, digest in digests.items()
         if version > first and found.get(version) != digest
-    ]
-
-
-async def _changed_accesses(engine: Engine, entries: Sequence[AuditEntry]) -> list[str]:
-    """Return the entries of the access log that differ from what was exported. Retention removes the oldest ones."""
-    found = {access.id: entry_of(access) async for access in engine.accesses()} if entries else {}
-    first = min((entry.at for entry in found.values()), default="9999")
-    kept = [entry for entry in entries if entry.at >= first or entry.access in found]
-    return [
-        f"the access {entry.access} of {entry.at}"
-        for entry in kept
-        if entry.access not in found or found[entry.access].sha256 != entry.sha256
     ]
 
 

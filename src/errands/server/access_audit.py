@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from errands import errors
 from errands.engines.base import Engine
 from errands.model.log import AccessEntry
-from errands.model.requests import SendMessageRequest, TaskPushNotificationConfig
+from errands.model.requests import SendMessageRequest
 from errands.operations import Operation
 from errands.runtime.call import CallContext
 from errands.runtime.journal import new_id
@@ -53,13 +53,18 @@ class AccessAudit:
 
     async def admit(self, operation: Operation, request: Any, call: CallContext, exchange: IncomingRequest) -> None:
         """Note a request that is about to be performed, if the log of a task will not show it."""
-        config = _config_in(request)
-        if config is not None or operation.name in _CONFIG_CHANGES:
-            detail = {"config": getattr(config or request, "id", None) or ""}
-            if config is not None:
-                detail["host"] = _host_of(config.url)
-            if isinstance(request, SendMessageRequest):
-                detail["message"] = request.message.message_id
+        config, detail = None, {}
+        if isinstance(request, SendMessageRequest):
+            detail["message"] = request.message.message_id
+            if request.configuration is not None:
+                config = request.configuration.task_push_notification_config
+        elif operation.name in _CONFIG_CHANGES:
+            config = request
+        if config is not None:
+            detail["config"] = config.id or ""
+            with suppress(ValueError):
+                # Without the path, which often has a secret; a request that removes a webhook does not name it.
+                detail["host"] = urlsplit(getattr(config, "url", "")).netloc.rpartition("@")[2]
             await self._admitted("webhook", operation.name, task_of(request), call, exchange, detail)
         elif operation.reads and (call.acting is not None or self._settings.audit_reads):
             detail = {} if call.reach == "scope" else {"reach": call.reach}
@@ -73,7 +78,7 @@ class AccessAudit:
         exchange: IncomingRequest,
         **detail: str,
     ) -> None:
-        """Note a download that is about to begin, or an upload whose address is about to be told."""
+        """Note a download that is about to begin, or an upload that is about to be confirmed."""
         await self._admitted("file", transfer, task_id, call, exchange, detail)
 
     async def _admitted(
@@ -132,19 +137,6 @@ class AccessAudit:
             await self._engine.note_access(entry)
         except errors.StorageError as failure:
             logger.error("a denied request of %r could not be noted: %s", owner, failure)
-
-
-def _config_in(request: Any) -> TaskPushNotificationConfig | None:
-    """Return the webhook that a request sets."""
-    if isinstance(request, SendMessageRequest):
-        return None if request.configuration is None else request.configuration.task_push_notification_config
-    return request if isinstance(request, TaskPushNotificationConfig) else None
-
-
-def _host_of(url: str) -> str:
-    with suppress(ValueError):
-        return urlsplit(url).netloc.rpartition("@")[2]
-    return ""
 
 
 def _text(value: str) -> str:

@@ -197,23 +197,20 @@ class BlobPages:
         request = GetTaskRequest(id=task_id, tenant=place.tenant or None)
         try:
             call = await self._identify(OPERATIONS[operation], request, exchange)
-            await self._transfer(exchange, call, place)
+            budget = exchange.large_work.budget
+            with ExitStack() as stack:
+                stack.callback(self._transfers.open(exchange.caller_key or client_network(exchange, self._settings)))
+                # One piece that is read or written, and one on its way.
+                budget.reserve(2 * PIECE)
+                stack.callback(budget.give_back, 2 * PIECE)
+                if place.reference is None:
+                    await self._upload(exchange, call)
+                else:
+                    await self._download(exchange, call, place.reference)
         except A2AError as error:
             if self._audit is not None:
                 await self._audit.deny("upload" if place.reference is None else "download", request, exchange, error)
             raise
-
-    async def _transfer(self, exchange: HttpExchange, call: CallContext, place: BlobPlace) -> None:
-        budget = exchange.large_work.budget
-        with ExitStack() as stack:
-            stack.callback(self._transfers.open(exchange.caller_key or client_network(exchange, self._settings)))
-            # One piece that is read or written, and one on its way.
-            budget.reserve(2 * PIECE)
-            stack.callback(budget.give_back, 2 * PIECE)
-            if place.reference is None:
-                await self._upload(exchange, call)
-            else:
-                await self._download(exchange, call, place.reference)
 
     # Downloads
 

@@ -185,16 +185,13 @@ class RedisQueries(LocalEngine):
         return sum([await self.server.do("zcard", listing) for listing in live])
 
     async def stored_bytes(self, scope: Scope, reach: Reach = "scope") -> int:
-        return sum([await self._stored_bytes(each) for each in await self._scopes(scope, reach)])
-
-    async def _stored_bytes(self, scope: Scope) -> int:
-        listing, start, size = self.keys.listing(scope), 0, 0
-        while True:
-            ids = await self.server.do("zrange", listing, start, start + LOOK - 1)
-            size += await self.server.ask("bytes", ids=[name.decode() for name in ids]) if ids else 0
-            start += LOOK
-            if len(ids) < LOOK:
-                return size
+        size = 0
+        for each in await self._scopes(scope, reach):
+            start = 0
+            while ids := await self.server.do("zrange", self.keys.listing(each), start, start + LOOK - 1):
+                size += await self.server.ask("bytes", ids=[name.decode() for name in ids])
+                start += LOOK
+        return size
 
     async def list(self, query: ListQuery) -> ListPage:
         if query.reach == "scope":
