@@ -11,11 +11,13 @@ become gigabytes.
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import ipaddress
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -63,6 +65,8 @@ _CLOSED = {
 _CLOSED_NETWORKS = [(ipaddress.ip_network(one), reason) for reason, networks in _CLOSED.items() for one in networks]
 #: Seconds after which the next address of a host is tried.
 _NEXT_ADDRESS = 5.0
+#: Seconds that an answer can ask for.
+_LONGEST_WAIT = 1e9
 _HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 #: The content codings that are not accepted. Servers write other things into the header that mean nothing.
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress"})
@@ -351,3 +355,18 @@ class _MeteredBody(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+# Answers that ask for patience
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of a `Retry-After` header, which may be a number or a date."""
+    value = headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdecimal():
+        return min(float(value), _LONGEST_WAIT)
+    try:
+        moment = email.utils.parsedate_to_datetime(value).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, moment - time.time())

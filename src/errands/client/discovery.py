@@ -18,6 +18,7 @@ from errands.client.credentials import ChosenCredentials, ClientCertificate, Ori
 from errands.client.errors import AgentNotFoundError, ForeignOriginError, NoCommonProtocolError, ProtocolError
 from errands.errors import ConfigurationError, UnavailableError
 from errands.model.card import AgentCard
+from errands.outbound import retry_after
 from errands.wire import praisonai, v0_3, v1_0
 from errands.wire.dialect import ClientDialect, MalformedAnswerError
 from errands.wire.v0_3_card import PRAISONAI_TRANSPORT, from_v0_3
@@ -102,7 +103,7 @@ class CardSource:
                 response = await self.client.send(http_requests.add_secrets(request, secrets), follow_redirects=False)
             if response.status_code in _PASSING_STATUSES:
                 cause = UnavailableError(f"HTTP {response.status_code}")
-                raise TransientError(cause, reached=True, retry_after=http_transport.retry_after(response.headers))
+                raise TransientError(cause, reached=True, retry_after=retry_after(response.headers))
             return response
 
         try:
