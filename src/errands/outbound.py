@@ -136,7 +136,9 @@ class Outbound:
     @cached_property
     def _certificates(self) -> ssl.SSLContext:
         # Expensive to make, and shared by all transports. SSL_CERT_FILE is respected.
-        return httpx.create_ssl_context()
+        certificates = httpx.create_ssl_context()
+        certificates.set_alpn_protocols(["http/1.1"])
+        return certificates
 
 
 # Checking addresses

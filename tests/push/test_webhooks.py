@@ -390,19 +390,44 @@ async def test_idle_connections_are_closed_and_bounded(monkeypatch: pytest.Monke
     assert host.connections == 2
 
 
-async def test_the_certificate_must_be_that_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """The certificate of hooks.example, which is trusted."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("hooks.example").configure_cert(context)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    return context
 
-    async def here(_host: str, _port: int) -> list[str]:
-        return ["127.0.0.1"]
 
-    async with answering(OK, tls=context) as host:
+async def here(_host: str, _port: int) -> list[str]:
+    return ["127.0.0.1"]
+
+
+async def test_the_certificate_must_be_that_of_the_host(certificate: ssl.SSLContext) -> None:
+    async with answering(OK, tls=certificate) as host:
         with client(guard=Outbound(["127.0.0.1"], resolve=here)) as sender:
             await sender.post(entry(f"https://hooks.example:{host.port}/"), NOTIFICATION, 0)
             with pytest.raises(DeliveryError, match="CERTIFICATE_VERIFY_FAILED"):
                 await sender.post(entry(f"https://other.example:{host.port}/"), NOTIFICATION, 0)
     assert len(host.requests) == 1
+
+
+async def test_a_connection_with_tls_is_used_again_and_says_that_it_is_http_1(certificate: ssl.SSLContext) -> None:
+    certificate.set_alpn_protocols(["h2", "http/1.1"])
+    async with answering(OK, tls=certificate) as host:
+        with client(guard=Outbound(["127.0.0.1"], resolve=here)) as sender:
+            for _ in range(2):
+                await sender.post(entry(f"https://hooks.example:{host.port}/"), NOTIFICATION, 0)
+            assert host.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+    assert (len(host.requests), host.connections) == (2, 1)
+
+
+async def test_a_host_that_refuses_a_request_gets_the_next_one_over_a_new_connection() -> None:
+    async with answering(b"HTTP/1.1 413 No\r\nContent-Length: 0\r\n\r\n", OK) as host:
+        with client() as sender:
+            with pytest.raises(DeliveryError, match="HTTP 413"):
+                await post(sender, host)
+            await post(sender, host)
+    assert (len(host.requests), host.connections) == (2, 2)

@@ -297,10 +297,11 @@ class _WebhookConnection(asyncio.Protocol):
         answer, self._answer = self._answer, None
         if answer is None:
             return
-        # A host may answer before it has read the request, and never read the rest.
-        self.can_be_used_again = reusable and not self.transport.get_write_buffer_size()
+        status = self._parser.get_status_code()
+        # A host may refuse a request before it has read it, and never read the rest. TLS hides how much that is.
+        self.can_be_used_again = reusable and status < 300 and not self.transport.get_write_buffer_size()
         if not answer.done():
-            answer.set_result(_Answer(self._parser.get_status_code(), self._retry_after))
+            answer.set_result(_Answer(status, self._retry_after))
 
     def _fail(self, error: Exception) -> None:
         answer, self._answer = self._answer, None
