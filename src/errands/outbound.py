@@ -16,6 +16,7 @@ import ipaddress
 import re
 import socket
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
@@ -90,6 +91,7 @@ class Outbound:
 
     def __init__(self, allow: Iterable[str] = (), *, resolve: Resolve | None = None, variable: str = VARIABLE) -> None:
         self._connections = _GuardedConnections(_Allowed(allow, variable), resolve or _resolve)
+        self._reading_certificates = threading.Lock()
 
     @classmethod
     def from_setting(cls, allow: str | None, variable: str = VARIABLE) -> Outbound:
@@ -108,7 +110,7 @@ class Outbound:
 
         Reading more than `max_bytes` of an answer, or of one event of a stream, raises `AnswerTooLargeError`.
         """
-        return _GuardedTransport(self._connections, self._certificates, max_bytes)
+        return _GuardedTransport(self._connections, self._shared_certificates(), max_bytes)
 
     def client(self, *, max_bytes: int | None = None, **options: Any) -> httpx.AsyncClient:
         """Return a client with the given `options`. Neither proxies nor passwords are taken from the environment.
@@ -120,7 +122,7 @@ class Outbound:
 
     async def connect(self, protocol: Callable[[], P], host: str, port: int, *, has_tls: bool) -> P:
         """Connect a protocol of asyncio to a host. Raises `OutboundError`, and `OSError` if that fails."""
-        certificates = await asyncio.to_thread(lambda: self._certificates) if has_tls else None
+        certificates = await asyncio.to_thread(self._shared_certificates) if has_tls else None
         failure = OSError(f"{host} has no address")
         for address in (addresses := await self._connections.find(host, port)):
             try:
@@ -132,6 +134,10 @@ class Outbound:
             except OSError as error:
                 failure = error
         raise failure
+
+    def _shared_certificates(self) -> ssl.SSLContext:
+        with self._reading_certificates:  # cached_property has no lock since Python 3.12
+            return self._certificates
 
     @cached_property
     def _certificates(self) -> ssl.SSLContext:

@@ -11,6 +11,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import trustme
 
@@ -422,6 +423,24 @@ async def test_a_connection_with_tls_is_used_again_and_says_that_it_is_http_1(ce
                 await sender.post(entry(f"https://hooks.example:{host.port}/"), NOTIFICATION, 0)
             assert host.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
     assert (len(host.requests), host.connections) == (2, 1)
+
+
+async def test_certificates_are_read_once_however_many_connections_begin(
+    certificate: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[ssl.SSLContext] = []
+    read_certificates = httpx.create_ssl_context
+
+    def count() -> ssl.SSLContext:
+        read.append(read_certificates())
+        return read[-1]
+
+    monkeypatch.setattr(httpx, "create_ssl_context", count)
+    async with answering(OK, tls=certificate) as host:
+        with client(guard=Outbound(["127.0.0.1"], resolve=here)) as sender:
+            hook = entry(f"https://hooks.example:{host.port}/")
+            await asyncio.gather(*(sender.post(hook, NOTIFICATION, 0) for _ in range(4)))
+    assert len(read) == 1
 
 
 async def test_a_host_that_refuses_a_request_gets_the_next_one_over_a_new_connection() -> None:
