@@ -209,9 +209,8 @@ class TurnOverseer(Overseer):
         Raises `ReviewPendingError`, and `TaskStoppedError` when they refuse it.
         """
         run = await self.run()
-        passed = await self._guard(
-            run, self.rules.before, Subject(context=run.context.plain, input=values), place, at, invoke
-        )
+        subject = Subject(context=run.context.plain, input=values)
+        passed = await self._guard(run, self.rules.before, subject, place, at, invoke)
         changed = passed.value if passed.transformed else None
         run.note(records.InputPassed(at=run.now(), message_id=self.message_key, values=changed))
 
