@@ -239,12 +239,13 @@ class _WebhookConnection(asyncio.Protocol):
 
     def is_silent(self) -> bool:
         """Return whether the host has neither sent something nor left; the event loop may not have noticed yet."""
-        return not self.transport.is_closing() and not _is_readable(self.transport.get_extra_info("socket").fileno())
+        return not self.transport.is_closing() and not _is_readable(self._fd)
 
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
+        self._fd: int = transport.get_extra_info("socket").fileno()
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:
