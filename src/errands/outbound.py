@@ -19,7 +19,6 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from functools import cached_property
 from typing import Any, TypeVar
 
 import httpcore
@@ -91,6 +90,7 @@ class Outbound:
 
     def __init__(self, allow: Iterable[str] = (), *, resolve: Resolve | None = None, variable: str = VARIABLE) -> None:
         self._connections = _GuardedConnections(_Allowed(allow, variable), resolve or _resolve)
+        self._certificates: ssl.SSLContext | None = None
         self._reading_certificates = threading.Lock()
 
     @classmethod
@@ -136,15 +136,12 @@ class Outbound:
         raise failure
 
     def _shared_certificates(self) -> ssl.SSLContext:
-        with self._reading_certificates:  # cached_property has no lock since Python 3.12
+        """Return the certificates of all transports, which are expensive to read. SSL_CERT_FILE is respected."""
+        with self._reading_certificates:  # also called in threads
+            if self._certificates is None:
+                self._certificates = httpx.create_ssl_context()
+                self._certificates.set_alpn_protocols(["http/1.1"])
             return self._certificates
-
-    @cached_property
-    def _certificates(self) -> ssl.SSLContext:
-        # Expensive to make, and shared by all transports. SSL_CERT_FILE is respected.
-        certificates = httpx.create_ssl_context()
-        certificates.set_alpn_protocols(["http/1.1"])
-        return certificates
 
 
 # Checking addresses
