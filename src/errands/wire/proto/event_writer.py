@@ -3,13 +3,11 @@
 Most events of a long stream are pieces of one text and differ in nothing else. Decoding each of them and filling a
 message would take a fifth of the stream's time, so what surrounds the text is converted once:
 
-    {"artifactUpdate":{…,"artifact":{…,"parts":[{"text":"  a piece of the text  "}]},"append":true}}
-    └────────────────────── prefix ──────────────────────┘                       └───── suffix ─────┘
+    {"artifactUpdate":{…,"artifact":{…,"parts":[{"text":"a piece of the text"}]},"append":true}}
+    └────────────────────── prefix ─────────────────────┘                   └───── suffix ─────┘
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,9 +16,13 @@ from errands.model.core import StreamResponse
 from errands.wire.proto.codec import Rpc, varint, write_response
 from errands.wire.proto.conversion import Message
 
-_LENGTH_DELIMITED = 2
+#: A prefix that no event has.
+_NEVER = b"\0"
 _BEFORE_TEXT = b'"parts":[{"text":"'
-#: The lengths of pieces whose heads are kept. Longer ones are rare, and take longer anyway.
+# Numbers: bytes look for one several times faster than for bytes.
+_BACKSLASH, _QUOTE = b'\\"'
+_LENGTH_DELIMITED = 2
+#: Pieces shorter than this have heads that are kept. Longer ones are rarely of the same length.
 _SHORT = 256
 
 _decode = msgspec.json.Decoder(unchecked(StreamResponse)).decode
@@ -31,37 +33,33 @@ class EventWriter:
 
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
-        self._shape: _Shape | None = None
+        #: What surrounds the text in the latest event that has one, and its heads once a second event has the same.
+        self._prefix = self._suffix = _NEVER
+        self._heads: _Heads | None = None
 
     def write(self, data: bytes) -> bytes:
         """Return the message of an event. Raises `InvalidAgentResponseError` when protobuf cannot carry it."""
-        if (shape := self._shape) is not None and data.startswith(shape.prefix) and data.endswith(shape.suffix):
-            text = data[len(shape.prefix) : -len(shape.suffix)]
-            # Without escapes, the text in JSON is the text.
-            if b"\\" not in text and b'"' not in text:
-                return shape.heads[len(text)] + text
-        event = _decode(data)
-        raw = write_response(self._rpc, event)
-        update = event.artifact_update
-        # The first piece and the last one are unlike the others.
-        if update is not None and update.append and not update.last_chunk:
-            self._shape = _shape_of(self._rpc, data, event)
-        return raw
-
-
-class _Shape(NamedTuple):
-    """What the pieces of one text have in common."""
-
-    prefix: bytes
-    suffix: bytes
-    heads: _Heads
+        if data.startswith(self._prefix) and data.endswith(self._suffix):
+            text = data[len(self._prefix) : -len(self._suffix)]
+            # Without escapes, a text is the same bytes in JSON and in protobuf.
+            if _BACKSLASH not in text and _QUOTE not in text:
+                if self._heads is None:
+                    self._heads = _heads_of(self._rpc, self._prefix, self._suffix)
+                if self._heads is not None:
+                    return self._heads[len(text)] + text
+                self._prefix = _NEVER
+        else:
+            before, found, after = data.partition(_BEFORE_TEXT)
+            if found:
+                self._prefix, self._suffix, self._heads = before + found, after[after.find(b'"') :], None
+        return write_response(self._rpc, _decode(data))
 
 
 class _Heads(dict[int, bytes]):
     """What precedes a text in the message of its event, by the length of the text.
 
-    Fields of a message may be in any order, so the text is the last one, and in the last field of every message around
-    it. `levels` are these messages from the innermost: their other fields, and the tag of the field that comes last.
+    Fields of a message may be in any order, so the text comes last, in the last field of every message around it.
+    `levels` are these messages from the innermost: their other fields, and the tag of the field that comes last.
     """
 
     def __init__(self, levels: list[tuple[bytes, bytes]]) -> None:
@@ -69,33 +67,33 @@ class _Heads(dict[int, bytes]):
         self._levels = levels
 
     def __missing__(self, length: int) -> bytes:
-        head, size = b"", length
+        head = b""
         for others, tag in self._levels:
-            head = others + tag + varint(size) + head
-            size = len(head) + length
+            head = others + tag + varint(len(head) + length) + head
         if length < _SHORT:
             self[length] = head
         return head
 
 
-def _shape_of(rpc: Rpc, data: bytes, event: StreamResponse) -> _Shape | None:
-    """Return the shape of an event that is a piece of text, else None. The event loses its text."""
-    assert event.artifact_update is not None
-    parts = event.artifact_update.artifact.parts
-    before, found, after = data.partition(_BEFORE_TEXT)
-    text = after[: after.find(b'"')]
-    if len(parts) != 1 or parts[0].text != text.decode():
+def _heads_of(rpc: Rpc, prefix: bytes, suffix: bytes) -> _Heads | None:
+    """Return the heads of texts between `prefix` and `suffix`, or None if these are not around the text of a piece."""
+    try:
+        event, other = _decode(prefix + suffix), _decode(prefix + b"-" + suffix)
+    except msgspec.DecodeError:
         return None
-    prefix, suffix = before + found, after[len(text) :]
-    parts[0].text = ""
-    # The text that was found may be another one, for example in metadata.
-    if _decode(prefix + suffix) != event:
+    if _text_of(event) != "" or _text_of(other) != "-":
         return None
     message = rpc.write(event)
     update = message.artifact_update
     artifact = update.artifact
-    messages = [(artifact.parts[0], "text"), (artifact, "parts"), (update, "artifact"), (message, "artifact_update")]
-    return _Shape(prefix, suffix, _Heads([_level(*one) for one in messages]))
+    around = [(artifact.parts[0], "text"), (artifact, "parts"), (update, "artifact"), (message, "artifact_update")]
+    return _Heads([_level(*one) for one in around])
+
+
+def _text_of(event: StreamResponse) -> str | None:
+    """Return the text of an artifact's piece that has one part."""
+    parts = [] if event.artifact_update is None else event.artifact_update.artifact.parts
+    return parts[0].text if len(parts) == 1 else None
 
 
 def _level(message: Message, field: str) -> tuple[bytes, bytes]:
