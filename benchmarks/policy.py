@@ -16,7 +16,7 @@ from collections.abc import Callable
 from errands.policy import cel
 from errands.policy.cel import Session, Variables, run, scopes
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
-from errands.policy.context import Context, replay
+from errands.policy.context_object import Context, replay
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, Started
 from errands.policy.steps import Passed, Phase, StepCall, StepConfig, Subject, compile_steps, run_steps
 from errands.policy.template import compile_template

@@ -159,28 +159,28 @@ class Target:
 
 def flat_chunk_cost(storage: str) -> Target:
     short, long = Cell("errands", storage, "chunks-100"), Cell("errands", storage, "chunks-10000")
-    return Target(long, best_latency, limit=1.2, against=short, at_most=True, scale=100)
+    return Target(long, best_latency, limit=1.0, against=short, at_most=True, scale=100)
 
 
 SDK_SEND = Cell("a2a-sdk", MEMORY, "send-32")
 SDK_STREAM = Cell("a2a-sdk", MEMORY, "stream-100")
 
 TARGETS = (
-    Target(Cell("errands", MEMORY, "send-32"), rate, 30, SDK_SEND),
+    Target(Cell("errands", MEMORY, "send-32"), rate, 33, SDK_SEND),
     Target(Cell("errands", MEMORY, "send-32"), rate, 0.50, Cell("bare", MEMORY, "send-32")),
     Target(Cell("errands", MEMORY, "send-32-v0.3"), rate, 0.80, Cell("errands", MEMORY, "send-32")),
-    Target(Cell("errands", SQLITE, "send-32"), rate, 10, SDK_SEND),
+    Target(Cell("errands", SQLITE, "send-32"), rate, 14, SDK_SEND),
     Target(Cell("errands", SQLITE, "send-32"), rate, 60, Cell("a2a-sdk", SQLITE, "send-32")),
-    Target(Cell("errands", SQLITE, "send-1"), latency, 1.5, at_most=True),
-    Target(Cell("errands", MEMORY, "stream-100"), rate, 40, SDK_STREAM),
-    Target(Cell("errands", SQLITE, "stream-100"), rate, 10, SDK_STREAM),
-    Target(Cell("errands", MEMORY, "grpc-send"), rate, 5, Cell("a2a-sdk", MEMORY, "grpc-send")),
-    Target(Cell("errands", MEMORY, "grpc-stream-100"), rate, 5, Cell("a2a-sdk", MEMORY, "grpc-stream-100")),
+    Target(Cell("errands", SQLITE, "send-1"), latency, 0.6, at_most=True),
+    Target(Cell("errands", MEMORY, "stream-100"), rate, 55, SDK_STREAM),
+    Target(Cell("errands", SQLITE, "stream-100"), rate, 30, SDK_STREAM),
+    Target(Cell("errands", MEMORY, "grpc-send"), rate, 6, Cell("a2a-sdk", MEMORY, "grpc-send")),
+    Target(Cell("errands", MEMORY, "grpc-stream-100"), rate, 6, Cell("a2a-sdk", MEMORY, "grpc-stream-100")),
     Target(Cell("errands+sdk", SQLITE, "sdk-executor"), rate, 5, SDK_SEND),
-    Target(Cell("errands", POSTGRESQL, "send-32"), rate, 15, Cell("a2a-sdk", POSTGRESQL, "send-32")),
-    Target(Cell("errands", POSTGRESQL, "stream-100"), rate, 15, Cell("a2a-sdk", POSTGRESQL, "stream-100")),
-    Target(Cell("errands", REDIS, "send-32"), rate, 10, Cell("a2akit", REDIS, "send-32")),
-    Target(Cell("errands", REDIS, "stream-100"), rate, 10, Cell("a2akit", REDIS, "stream-100")),
+    Target(Cell("errands", POSTGRESQL, "send-32"), rate, 30, Cell("a2a-sdk", POSTGRESQL, "send-32")),
+    Target(Cell("errands", POSTGRESQL, "stream-100"), rate, 100, Cell("a2a-sdk", POSTGRESQL, "stream-100")),
+    Target(Cell("errands", REDIS, "send-32"), rate, 30, Cell("a2akit", REDIS, "send-32")),
+    Target(Cell("errands", REDIS, "stream-100"), rate, 40, Cell("a2akit", REDIS, "stream-100")),
     Target(Cell("2-workers", POSTGRESQL, "waiting"), rate, 1.6, Cell("1-worker", POSTGRESQL, "waiting")),
     flat_chunk_cost(MEMORY),
     flat_chunk_cost(SQLITE),

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from errands.runtime.context import TaskContext
     from errands.runtime.dependencies import Dependency
     from errands.runtime.dependencies import DependencyContainer as DependencyContainer
-    from errands.runtime.functions import agent
+    from errands.runtime.function_worker import agent
     from errands.runtime.hooks import LifecycleHooks
     from errands.runtime.leases import ActiveTask as ActiveTask
     from errands.runtime.middleware import A2AMiddleware, ApiKeyMiddleware, BearerTokenMiddleware, RequestEnvelope
@@ -134,7 +134,7 @@ _NAMES = {
     "policy.document": "Policy",
     "runtime.context": "InvalidAnswerError TaskContext",
     "runtime.dependencies": "Dependency DependencyContainer",
-    "runtime.functions": "agent",
+    "runtime.function_worker": "agent",
     "runtime.hooks": "LifecycleHooks",
     "runtime.leases": "ActiveTask",
     "runtime.middleware": "A2AMiddleware ApiKeyMiddleware BearerTokenMiddleware Caller RequestEnvelope head_only",

@@ -88,7 +88,7 @@ _decode = msgspec.json.Decoder(StreamResponse).decode
 
 
 def accept(head: Head | None, change: Change) -> None:
-    """Raise unless `change` may be written to a task with this head; None means that there is no such task.
+    """Raise unless `change` may be written to a task with this head; None means that the task does not exist.
 
     Checked in this order: the version, the fence, the terminal guard, the expected states, the number of push configs,
     the transition.
@@ -200,7 +200,7 @@ class Judged(msgspec.Struct, gc=False):
 
     @property
     def fills_outbox(self) -> bool:
-        """True when there is something to tell the webhooks of the task."""
+        """True when there is something to send to the webhooks of the task."""
         return self.head.pushes != () and any(event.kind in STREAMED_KINDS for event in self.events)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from errands.model import requests
-from errands.model.base import Model
+from errands.model.base import A2AObject
 from errands.model.card import AgentCard
 from errands.model.core import StreamResponse, Task
 
@@ -20,8 +20,8 @@ class Operation(NamedTuple):
     method: str
     http_method: Literal["GET", "POST", "DELETE"]
     path: str
-    request: type[Model]
-    response: type[Model]
+    request: type[A2AObject]
+    response: type[A2AObject]
     streams: bool = False
     capability: Capability | None = None
     #: Whether sending the same request again changes nothing.

@@ -20,7 +20,7 @@ from errands.engines.base import Engine
 from errands.model.core import SETTLED_STATES, Task
 from errands.outbound import Outbound
 from errands.policy.cel.evaluators import Evaluators
-from errands.policy.context import Context, replay
+from errands.policy.context_object import Context, replay
 from errands.policy.records import AnyRecord
 from errands.policy.reviews import ReviewDesk
 from errands.policy.run import stored_records

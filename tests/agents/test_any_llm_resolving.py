@@ -34,7 +34,7 @@ def test_an_agent_without_a_model_is_answered_by_the_default() -> None:
             "the agent names no model: add model: provider/model to it, or set ERRANDS_MODEL",
         ),
         (lambda: AnyLlmModel(), "gpt-4o", (), "invalid model 'gpt-4o': write provider/model, such as "),
-        (lambda: AnyLlmModel(), "openai/gpt", (), "there is no API key for openai: set OPENAI_API_KEY"),
+        (lambda: AnyLlmModel(), "openai/gpt", (), "openai needs an API key: set OPENAI_API_KEY"),
         (lambda: AnyLlmModel(), "opnai/gpt", (), "unknown provider 'opnai': use one of anthropic, "),
         (lambda: AnyLlmModel(), "cohere/command", (), "cohere needs a package: pip install 'any-llm-sdk[cohere]'"),
         (
@@ -77,13 +77,13 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_packages_of_providers_are_loaded_only_when_they_are_needed() -> None:
-    program = "import sys, errands.agents.models.choose; print({'any_llm', 'openai', 'yaml'} & sys.modules.keys())"
+    program = "import sys, errands.agents.models; print({'any_llm', 'openai', 'yaml'} & sys.modules.keys())"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "set()"
 
 
 async def test_what_is_refused_when_it_is_loaded_is_refused_when_it_is_asked() -> None:
-    with pytest.raises(ModelError, match="there is no API key for openai: set OPENAI_API_KEY"):
+    with pytest.raises(ModelError, match="openai needs an API key: set OPENAI_API_KEY"):
         await AnyLlmModel().ask(question())
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from errands import A2AClient
 from errands.engines.urls import engine_from_url
 from errands.model.log import Scope
-from errands.policy.context import Context, replay
+from errands.policy.context_object import Context, replay
 from errands.policy.run import stored_records
 from tests.agents.openai_server import Call, OpenAIServer, Reply
 from tests.live import live

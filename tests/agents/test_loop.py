@@ -232,7 +232,7 @@ async def test_a_model_that_was_cut_to_nothing_after_results_ends_the_task(tmp_p
 async def test_a_function_that_does_not_exist_is_told_to_the_model(tmp_path: Path) -> None:
     async with at_work(tmp_path, ADDING, call(("subtract", {})), "Sorry.") as desk:
         await desk.say("?")
-        assert desk.model.results() == [{"error": "there is no function 'subtract'; there are: adder"}]
+        assert desk.model.results() == [{"error": "unknown function 'subtract'; available: adder"}]
         context = await desk.context()
         assert context.turns == ["input", "llm", "capability", "llm"]
         assert "subtract" not in context.capabilities

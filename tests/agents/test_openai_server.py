@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from errands.agents.models import model_from
 from errands.agents.models.base import FunctionSaid, ModelSaid
-from errands.agents.models.choose import model_from
 from tests.agents.support import Heard, model_process, question, said_by_user
 
 pytestmark = pytest.mark.anyio

@@ -30,7 +30,7 @@ from errands.agents.tools.base import Backend, Discovered, Invocation
 from errands.agents.tools.toolbox import BACKENDS
 from errands.client import ClientResult
 from errands.errors import ConfigurationError
-from errands.policy.context import Context, replay
+from errands.policy.context_object import Context, replay
 from errands.policy.run import stored_records
 from errands.testing import connect, serve
 from tests.agents.rig import AGENT, TOOL, Replies, at_work, call, reason, told, worker
@@ -240,18 +240,18 @@ async def test_a_step_matches_a_discovered_operation_however_it_is_spelled(
         (
             {"before": [{"match": "remove-pet", "assert": "false"}]},
             None,
-            "pets: a step has match 'remove-pet', but there is no such operation; its calls are refused",
+            "pets: a step has match 'remove-pet', which is not an operation; its calls are refused",
         ),
         (
             {"before": [{"match": "", "assert": "false"}]},
             None,
-            "pets: a step has match '', but there is no such operation",
+            "pets: a step has match '', which is not an operation",
         ),
         ({"bindings": {"owner": "context.user.id"}}, None, "pets: the binding 'owner' matches no parameter"),
         (
             {},
             around("pets_remove_pet", before=[{"assert": "false"}]),
-            "pets: the policy has rules for pets_remove_pet, and there is no such function",
+            "pets: the policy has rules for pets_remove_pet, which is not a function",
         ),
     ],
 )

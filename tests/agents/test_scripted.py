@@ -12,6 +12,7 @@ from errands.agents import manifests
 from errands.agents.manifests.documents import Agent, Cel, Tool
 from errands.agents.manifests.findings import ManifestError
 from errands.agents.manifests.functions import backend
+from errands.agents.models import model_from
 from errands.agents.models.base import (
     Answer,
     FunctionCall,
@@ -22,7 +23,6 @@ from errands.agents.models.base import (
     Said,
     UserSaid,
 )
-from errands.agents.models.choose import model_from
 from errands.agents.models.scripted import ScriptedModel
 from errands.errors import ConfigurationError
 from errands.policy import cel

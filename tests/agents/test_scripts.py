@@ -39,7 +39,7 @@ async def test_the_model_is_offered_scripts_only_if_the_agent_says_so(
     async with at_work(tmp_path, agent(), script("1"), "Hm.", tools=shop.tools, evaluators=evaluators) as desk:
         await desk.say("Find")
         assert [offer.name for offer in desk.model.questions[0].offers] == ["find"]
-        assert desk.model.results() == [{"error": "there is no function 'run_script'; there are: find"}]
+        assert desk.model.results() == [{"error": "unknown function 'run_script'; available: find"}]
     text = agent("  pay: {bindings: {customer: \"'ann'\"}}", SCRIPTED)
     async with at_work(tmp_path, text, "Hm.", tools=shop.tools, evaluators=evaluators) as desk:
         await desk.say("Find")

@@ -175,7 +175,7 @@ def test_agents_further_down_are_there_too(made: Made) -> None:
         ([agent("a"), agent("b")], {}, "several agents; choose one with agent=... or --agent: a, b"),
         ([agent("a", uses("b")), agent("b", uses("a"))], {}, "a, b"),
         ([agent("a"), agent("a", namespace="other")], {"agent": "a"}, "choose one: shop/a, other/a"),
-        ([agent("a")], {"agent": "x"}, "there is no agent 'x'; available: a"),
+        ([agent("a")], {"agent": "x"}, "unknown agent 'x'; available: a"),
         ([SECRETIVE], {}, "the manifests have no agent"),
         ([agent("a", uses("crm")), SECRETIVE], {}, "needs the setting api.key"),
     ],

@@ -14,7 +14,7 @@ from errands import A2AServer, AccessRule, AgentCardConfig, ApiKeyAuth, Caller, 
 from errands.engines.memory import MemoryEngine
 from errands.errors import ConfigurationError
 from errands.model.log import Scope
-from errands.policy.audit import entries_of, read_log
+from errands.policy.audit_trail import entries_of, read_log
 from errands.testing import http_client, serve
 from tests.grpc_binding.serving import over_grpc, refusal, send
 from tests.interaction.wire import message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from errands import A2AServer, AccessRule, AgentCardConfig, ApiKeyAuth, TaskContext, Worker
-from errands.policy.audit import AuditEntry, entries_of, read_log
+from errands.policy.audit_trail import AuditEntry, entries_of, read_log
 from errands.testing import http_client
 from tests.interaction.wire import message
 

@@ -24,7 +24,7 @@ from errands.client import A2AClient
 from errands.client.agent_session import Transport
 from errands.client.discovery import choose_interface, open_transport
 from errands.model import requests
-from errands.model.base import Model
+from errands.model.base import A2AObject
 from errands.model.core import Message, Part, Role, TaskState
 from errands.operations import OPERATIONS, Operation
 from errands.testing import BASE_URL, InProcessTransport, http_client
@@ -80,10 +80,10 @@ def callers(keys: Keys) -> list[Caller]:
     ]
 
 
-def request_of(operation: Operation, task_id: str) -> Model:
+def request_of(operation: Operation, task_id: str) -> A2AObject:
     """A request about the owner's task."""
     message = Message(message_id=str(uuid4()), role=Role.USER, parts=[Part(text="hi")], task_id=task_id)
-    fields: dict[type[Model], dict[str, Any]] = {
+    fields: dict[type[A2AObject], dict[str, Any]] = {
         requests.SendMessageRequest: {"message": message},
         requests.ListTasksRequest: {},
         requests.GetExtendedAgentCardRequest: {},

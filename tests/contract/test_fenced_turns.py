@@ -14,8 +14,8 @@ from errands.engines.base import Engine
 from errands.errors import LeaseLostError, TaskTerminalStateError, TurnError
 from errands.model.core import Message, Part, Role, Task, TaskState, TaskStatus
 from errands.model.log import StoredTask
+from errands.policy.agent_oversight import AgentOversight
 from errands.policy.document import CompiledPolicy, compile_policy
-from errands.policy.oversight import AgentOversight
 from errands.runtime.executor import ServerCallContext, turn_overseer
 from errands.runtime.executor_worker import TurnQueue
 from errands.runtime.journal import Journal

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from errands.model.log import ListQuery, Scope
-from errands.policy.context import Context, replay
+from errands.policy.context_object import Context, replay
 from errands.policy.records import CapabilityFinished, DelegationBegan
 from errands.policy.reviews import ReviewDesk
 from errands.runtime.journal import Journal

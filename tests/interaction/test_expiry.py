@@ -44,7 +44,7 @@ HOUR = 3_600_000
 SETTINGS = Settings(paused_timeout=3600, sweep_interval=0.02, poll_interval=0.02)
 PATIENT = Settings(paused_timeout=None, sweep_interval=0.02, poll_interval=0.02)
 POLICY = Policy(version="7", limits=Limits(max_age="1h"))
-NOBODY_ANSWERED = "Nobody answered within 1 hour."
+NO_ANSWER = "No answer came within 1 hour."
 
 #: Opens another engine on the store of a test.
 Build = Callable[[], Engine]
@@ -97,7 +97,7 @@ async def test_a_paused_task_that_nobody_answers_is_canceled(build: Build, clock
     async with connect(server) as client:
         task_id = await pause(client, text)
         clock.advance(HOUR)
-        assert await ended(server, task_id) == (TaskState.CANCELED, NOBODY_ANSWERED, "paused_timeout")
+        assert await ended(server, task_id) == (TaskState.CANCELED, NO_ANSWER, "paused_timeout")
         with pytest.raises(A2AError):
             await client.send("too late", task_id=task_id)
 
@@ -123,7 +123,7 @@ async def test_whoever_watches_a_paused_task_sees_its_end(build: Build, clock: M
             states.append(event.state)
             clock.advance(HOUR)
         assert states[-1] == "canceled"
-    assert hearing.heard == [(task_id, TaskState.CANCELED, NOBODY_ANSWERED)]
+    assert hearing.heard == [(task_id, TaskState.CANCELED, NO_ANSWER)]
 
 
 async def test_a_task_that_is_answered_in_time_waits_anew(build: Build, clock: ManualClock) -> None:
@@ -156,7 +156,7 @@ async def test_of_several_servers_one_ends_a_task(build_shared: Build, clock: Ma
         tasks = [await pause(clients[0]) for _ in range(10)]
         clock.advance(HOUR)
         for task_id in tasks:
-            assert await ended(servers[0], task_id) == (TaskState.CANCELED, NOBODY_ANSWERED, "paused_timeout")
+            assert await ended(servers[0], task_id) == (TaskState.CANCELED, NO_ANSWER, "paused_timeout")
     assert sorted(task_id for task_id, *_ in hearing.heard) == sorted(tasks)
 
 

@@ -109,7 +109,7 @@ async def test_keys_come_from_files_that_the_settings_name(tmp_path: Path) -> No
     ("options", "problem"),
     [
         ({"card_signing_keys": "missing.pem"}, "missing.pem cannot be read"),
-        ({"card_signing_jku": "https://a/jwks.json"}, "there is no key"),
+        ({"card_signing_jku": "https://a/jwks.json"}, "card_signing_jku needs a key"),
         ({"signing": ["key.pem"]}, "SigningKey objects"),
         ({"signing": [KEY, KEY]}, "the same kid"),
         ({"signing": [KEY] * 6}, "readers take at most 5"),

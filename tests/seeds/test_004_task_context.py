@@ -16,7 +16,7 @@ from errands.agents.tools.python import tool
 from errands.model.core import Part, Task, TaskState
 from errands.policy import cel
 from errands.policy.cel import Session, Variables, scopes
-from errands.policy.context import replay
+from errands.policy.context_object import replay
 from errands.policy.records import AnyRecord
 from errands.policy.run import stored_records
 from errands.testing import connect

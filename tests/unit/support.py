@@ -28,7 +28,7 @@ from errands.model.core import (
     TaskStatusUpdateEvent,
 )
 from errands.model.log import Change, Draft, Event, Head, Scope, StoredTask, Work
-from errands.policy.oversight import AgentOversight
+from errands.policy.agent_oversight import AgentOversight
 from errands.runtime.context import TaskContext
 from errands.runtime.journal import Journal
 from errands.runtime.turn import Turn

@@ -25,7 +25,7 @@ from errands.model.core import (
     TaskStatus,
 )
 from errands.model.requests import SendMessageRequest
-from errands.policy.oversight import as_parts, as_values
+from errands.policy.agent_oversight import as_parts, as_values
 from errands.runtime.validation import own_part
 from errands.wire.sse import SSEParser
 from errands.wire.v1_0 import invalid_params, read_body

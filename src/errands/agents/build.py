@@ -15,8 +15,8 @@ from errands.agents.delegation import Delegate, LocalDelegate, RemoteDelegate
 from errands.agents.loop.manifest_worker import ManifestWorker
 from errands.agents.manifests import Agent, ManifestError, Manifests, examine
 from errands.agents.manifests.loading import ToolSource
+from errands.agents.models import model_from
 from errands.agents.models.base import Model
-from errands.agents.models.choose import model_from
 from errands.agents.mounts import Mounts
 from errands.agents.tools.base import Bounds
 from errands.agents.tools.tool_settings import from_environment, read_settings, unused_variables
@@ -117,7 +117,7 @@ def choose_agent(manifests: Manifests, name: str | None = None) -> Agent:
             return found[0]
         if found:
             raise ConfigurationError(f"there are {len(found)} agents called {name}; choose one: {_listed(found)}")
-        raise ConfigurationError(f"there is no agent {name!r}; available: {_listed(agents)}")
+        raise ConfigurationError(f"unknown agent {name!r}; available: {_listed(agents)}")
     used = {id(other) for one in agents for other in _agents_of(manifests, one) if other is not one}
     tops = [one for one in agents if id(one) not in used]
     if len(tops) == 1:

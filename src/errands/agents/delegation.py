@@ -15,22 +15,21 @@ import logging
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import httpx
 import msgspec
 
-from errands.agents.exposed import INCOMPLETE, exposed_values, incomplete_reason
 from errands.agents.tools.toolbox import Secrets
 from errands.client import A2AClient, A2AClientError, AnswerLostError, NoCommonProtocolError, ProtocolError
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
 from errands.model import core
 from errands.model.core import Message, Part, Role, Task, text_of
 from errands.model.log import Scope
-from errands.model.marks import is_review
+from errands.model.marks import INCOMPLETE, exposed_values, incomplete_reason, is_review
 from errands.outbound import AnswerTooLargeError
 from errands.policy.run import content_part
 from errands.runtime.call import CallContext
@@ -51,8 +50,6 @@ _SHORTEST = 6
 _PROTOCOLS = ("jsonrpc", "http+json")
 _CHILDREN = uuid.UUID("5b0c2f3e-6d0f-4c39-9f5b-6a3f3d9a7c11")
 _ENDINGS = {"failed": "failed", "rejected": "refused", "canceled": "was canceled"}
-
-T = TypeVar("T")
 
 
 class DelegationError(ErrandsError):
@@ -130,8 +127,15 @@ class _TaskDelegate(Delegate):
         async with agents.waiting(parent, is_local=self._is_local) if agents is not None else nullcontext():
             begun: str | Delegated | None = delegation.task_id
             if begun is None:
-                # A child that is not recorded would not be canceled with its parent.
-                begun = await _uninterrupted(self._begin(delegation))
+                beginning = asyncio.ensure_future(self._begin(delegation))
+                try:
+                    begun = await asyncio.shield(beginning)
+                except asyncio.CancelledError:
+                    # A child that is begun and not recorded would not be canceled with its parent.
+                    await asyncio.wait([beginning])
+                    if not beginning.cancelled():
+                        beginning.exception()
+                    raise
             if isinstance(begun, Delegated):
                 return begun
             return Delegated(task_id=begun, output=await self._output(begun, delegation))
@@ -235,7 +239,7 @@ class RemoteDelegate(_TaskDelegate):
                 try:
                     result = await client.send(remote_message(delegation), blocking=False)
                 except (AnswerLostError, AnswerTooLargeError, ProtocolError) as error:
-                    raise DelegationError(f"{self._name} was asked, but there is no usable answer: {error}") from None
+                    raise DelegationError(f"{self._name} was asked, but gave no usable answer: {error}") from None
         except DelegationError:
             raise
         except ErrandsError as error:
@@ -389,18 +393,3 @@ def output_of(said: list[Part], task: Task | None = None) -> dict[str, Any]:
 def _with_reason(what: str, said: Message | None) -> str:
     text = text_of(said.parts).strip() if said else ""
     return f"{what}: {text}" if text else what
-
-
-async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, which is completed even if the caller is canceled meanwhile.
-
-    So a child is never begun without being recorded.
-    """
-    running = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()
-        raise

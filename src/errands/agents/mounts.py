@@ -48,7 +48,7 @@ _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
 #: The messages for the model about errors of the system, without anything about the server's own folders.
 _PROBLEMS = {
-    errno.ENOENT: "there is no such file",
+    errno.ENOENT: "the file does not exist",
     errno.ENOTDIR: "a part of the path is a file or a link, not a folder",
     errno.ELOOP: "a part of the path is a link, and links are not followed",
     errno.EISDIR: "it is a folder",
@@ -190,7 +190,7 @@ class Mounts:
         elif mount is not None and mount.gcs is not None:
             key = mount.gcs.sa
             if key is not None and not os.path.isfile(key):
-                raise ConfigurationError(f"gcs.sa: there is no file {key}; name the key file of a service account")
+                raise ConfigurationError(f"gcs.sa: the file {key} does not exist; name the key of a service account")
             # Without a key file, the machine's own credentials are used.
             self._remote = ("gcs", mount.gcs.bucket, _filesystem("gcsfs", "GCSFileSystem", "gcs", token=key))
         folder = Path(mount.local.path).expanduser() if mount and mount.local else default_folder
@@ -405,7 +405,7 @@ class RemoteFiles(Files):
 
     def _problem(self, error: Exception, path: str, *, is_read: bool) -> str:
         if isinstance(error, FileNotFoundError) and is_read:
-            return "there is no such file"
+            return "the file does not exist"
         # The messages of a client library may contain addresses and identities.
         reference = secrets.token_hex(4)
         logger.error("the mount %s://%s: %s [%s]", self.backend, self.bucket, path, reference, exc_info=error)

@@ -18,7 +18,7 @@ from errands.engines.base import Engine
 from errands.errors import TaskNotFoundError
 from errands.model.base import encode
 from errands.model.log import StoredTask
-from errands.policy.audit import BEGINNING, AuditEntry, entries_of, read_log, seal, unseal
+from errands.policy.audit_trail import BEGINNING, AuditEntry, entries_of, read_log, seal, unseal
 
 
 @command

@@ -12,7 +12,7 @@ from errands.cli.failures import UsageError, command
 from errands.cli.options import AsJson, Storage, existing_store
 from errands.cli.printing import clean, note, one_line, out, print_json, table
 from errands.engines import damage
-from errands.engines.base import Engine, Schema
+from errands.engines.base import Schema
 from errands.engines.urls import engine_from_url
 from errands.errors import StorageError
 from errands.model.log import StoredTask
@@ -83,8 +83,18 @@ async def damaged_tasks(
     damage.logger.disabled = True  # the command itself prints damaged tasks
     try:
         async with existing_store(storage) as engine:
+            for task_id in delete or []:
+                stored = await engine.load(task_id, None)
+                if not stored.damage:
+                    raise UsageError(
+                        f"task {task_id} can be read: this command only deletes damaged tasks; retention deletes others"
+                    )
+                # If its failure cannot be written, the task is deleted as it is.
+                with suppress(StorageError):
+                    await engine.set_aside(stored, stored.head.worker)
+                await engine.delete(task_id, stored.scope)
+                out().print(f"Task {clean(task_id)} is deleted.")
             if delete:
-                await _delete_damaged(engine, delete)
                 return
             found = [_document(stored) async for stored in engine.every_task() if stored.damage]
     finally:
@@ -97,20 +107,6 @@ async def damaged_tasks(
         out().print(table(("TASK", "CHANGED", "AGENT", "OWNER", "WHY"), rows), soft_wrap=False)
     else:
         note("Every task can be read.")
-
-
-async def _delete_damaged(engine: Engine, task_ids: list[str]) -> None:
-    for task_id in task_ids:
-        stored = await engine.load(task_id, None)
-        if not stored.damage:
-            raise UsageError(
-                f"task {task_id} can be read: this command only deletes damaged tasks; retention deletes others"
-            )
-        # If its failure cannot be written, the task is deleted as it is.
-        with suppress(StorageError):
-            await engine.set_aside(stored, stored.head.worker)
-        await engine.delete(task_id, stored.scope)
-        out().print(f"Task {clean(task_id)} is deleted.")
 
 
 def _document(stored: StoredTask) -> dict[str, str]:

@@ -65,7 +65,9 @@ class AgentServer(uvicorn.Server):
         self._is_one_of_many = one_of_many
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        _share_arenas()
+        # Threads allocate from two places: each keeps what was freed, up to the size of some large answers.
+        with suppress(AttributeError, OSError, TypeError):  # only glibc has this
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
         with reporting():
             self.agent = self._load()
             self.config.app = self.agent.app
@@ -94,12 +96,14 @@ class AgentServer(uvicorn.Server):
             # would inherit blocked signals.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             if (parent := multiprocessing.parent_process()) is not None:
-                asyncio.get_running_loop().add_reader(parent.sentinel, self._stop_without, parent.sentinel)
-        self._on_ready(self.agent)
+                loop, supervisor = asyncio.get_running_loop(), parent.sentinel
 
-    def _stop_without(self, supervisor: int) -> None:
-        asyncio.get_running_loop().remove_reader(supervisor)
-        self.should_exit = True
+                def stop() -> None:
+                    loop.remove_reader(supervisor)
+                    self.should_exit = True
+
+                loop.add_reader(supervisor, stop)
+        self._on_ready(self.agent)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         drain_timeout = self.agent.settings.drain_timeout
@@ -126,16 +130,16 @@ class AgentServer(uvicorn.Server):
 
     def _exit_after(self, seconds: float, *, code: int) -> None:
         """Exit by then: everything that counts is durable, and the thread of a handler may hang forever."""
+
+        def leave() -> None:
+            if code:
+                note("A handler does not stop; its task will run again when its lease has expired.")
+            _exit(code)
+
         if threading.current_thread() is threading.main_thread():
-            timer = threading.Timer(seconds, _exit_now, (code,))
+            timer = threading.Timer(seconds, leave)
             timer.daemon = True
             timer.start()
-
-
-def _exit_now(code: int) -> None:
-    if code:
-        note("A handler does not stop; its task will run again when its lease has expired.")
-    _exit(code)
 
 
 class ManifestReload(StatReload):
@@ -176,12 +180,6 @@ def configure_logging(level: LogLevel | None) -> None:
     # These log the address of every request, which may contain a secret.
     for name in ("httpx", "httpx2", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-def _share_arenas() -> None:
-    """Have threads allocate from two places: each keeps what was freed, up to the size of some large answers."""
-    with suppress(AttributeError, OSError, TypeError):  # only glibc has this
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 # Listening sockets

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from errands.agents.exposed import exposed_values
 from errands.client import StreamEvent
 from errands.model.core import Part, text_of
+from errands.model.marks import exposed_values
 
 #: The width of tables in a pipe, which has no screen that could be too narrow.
 _PIPE_WIDTH = 200

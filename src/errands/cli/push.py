@@ -95,7 +95,7 @@ async def drop_push(task_id: TaskId, config_id: ConfigId = None, storage: Storag
 
 
 async def _entries(engine: Engine, task_id: str, config_id: str | None) -> list[OutboxEntry]:
-    """Return the entries of a task, or one of them. Raises `UsageError` if there are none."""
+    """Return the entries of a task, or one of them. Raises `UsageError` if the task has none."""
     try:
         scope = (await engine.load(task_id, None)).scope
     except TaskNotFoundError:

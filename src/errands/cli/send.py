@@ -15,7 +15,6 @@ import msgspec
 from msgspec import UNSET
 from typer import Argument, Option
 
-from errands.agents.exposed import exposed_values, incomplete_reason
 from errands.cli.failures import ExitCode, UsageError, command, exit_code_of
 from errands.cli.options import AllowOrigins, ApiKeyOption, AsJson, Headers, RemoteAgent, Timeout, Token, Url
 from errands.cli.printing import clean, describe_part, lines_of, note, out, print_event, print_json
@@ -23,6 +22,7 @@ from errands.client import AgentCapabilityError, ClientResult, StreamEvent
 from errands.client.conversation import MessageOptions
 from errands.client.results import text_pieces
 from errands.model.core import Part, TaskArtifactUpdateEvent, text_of
+from errands.model.marks import exposed_values, incomplete_reason
 from errands.policy.reviews import asked_in
 
 _ENDED_BADLY = {"failed": "The task failed", "canceled": "The task was canceled", "rejected": "The agent declined"}

@@ -21,7 +21,7 @@ from errands.cli.http_connections import HttpConnection
 from errands.cli.http_server import AgentServer, LogLevel, ManifestReload, OnReady, bind, configure_logging, shared_port
 from errands.cli.printing import clean, one_line, out
 from errands.cli.supervisor import Supervisor
-from errands.cli.target import ManifestOptions, Target, load_server
+from errands.cli.target import ManifestOptions, ServeTarget, load_server
 from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
 from errands.server.asgi import callable_host, host_port
@@ -125,7 +125,7 @@ def serve(
 
         errands serve examples/support-agent --model scripted
     """
-    parsed = Target.parse(target)
+    parsed = ServeTarget.parse(target)
     if reload and workers > 1:
         raise UsageError("--reload is for development and needs a single process: omit --reload or --workers")
     listener = bind(host, port)

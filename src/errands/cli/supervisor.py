@@ -101,7 +101,6 @@ class Supervisor:
         #: Whether any process has served. Until then a failure is the program's and is not repeated.
         self._has_served = False
         self._is_stopping = False
-        self._has_failed = False
 
     def run(self) -> int:
         """Serve until a signal arrives, and return the exit code."""
@@ -110,35 +109,33 @@ class Supervisor:
             number: signal.signal(number, lambda number, _: sender.send(number))
             for number in (signal.SIGTERM, signal.SIGINT)
         }
+        has_failed = False
         try:
-            return self._supervise(received)
+            # The others are started when the first one serves, so a program that fails does so once.
+            self._children[0].start(self._serve, greets=True)
+            while self._processes or self._replaces:
+                self._wait(received)
+                for child in self._children:
+                    if child.process is not None and child.process.exitcode is not None:
+                        pid, code = child.process.pid, child.reap()
+                        if not self._has_served:
+                            return code if code >= 0 else 128 - code
+                        if self._is_stopping:
+                            # SIGTERM ends a process that has not installed its handler yet.
+                            has_failed = has_failed or code not in (0, -signal.SIGTERM)
+                        else:
+                            name = signal.Signals(-code).name if code < 0 else ""
+                            how = f"was ended by {name}" if name else f"exited with code {code}"
+                            note(f"Process {pid} {how}; it is replaced.")
+                    if child.process is None and self._replaces and child.due_at <= time.monotonic():
+                        child.start(self._serve, greets=False)
+            return ExitCode.FAILED if has_failed else ExitCode.OK
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
             # Python would wait forever for processes that are left.
             for process in self._processes:
                 process.terminate()
-
-    def _supervise(self, signals: Connection) -> int:
-        # The others are started when the first one serves, so a program that fails does so once.
-        self._children[0].start(self._serve, greets=True)
-        while self._processes or self._replaces:
-            self._wait(signals)
-            for child in self._children:
-                if child.process is not None and child.process.exitcode is not None:
-                    pid = child.process.pid
-                    code = child.reap()
-                    if not self._has_served:
-                        return code if code >= 0 else 128 - code
-                    if self._is_stopping:
-                        # SIGTERM ends a process that has not installed its handler yet.
-                        self._has_failed = self._has_failed or code not in (0, -signal.SIGTERM)
-                    else:
-                        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-                        note(f"Process {pid} {how}; it is replaced.")
-                if child.process is None and self._replaces and child.due_at <= time.monotonic():
-                    child.start(self._serve, greets=False)
-        return ExitCode.FAILED if self._has_failed else ExitCode.OK
 
     @property
     def _processes(self) -> list[SpawnProcess]:

@@ -33,14 +33,14 @@ class ManifestOptions(NamedTuple):
         return " and ".join(f"--{name.replace('_', '-')}" for name, value in self._asdict().items() if value)
 
 
-class Target(NamedTuple):
+class ServeTarget(NamedTuple):
     """`file.py`, `file.py:name`, `module`, `module:name`, `file.yaml` or a folder of manifests."""
 
     source: str
     name: str | None
 
     @classmethod
-    def parse(cls, text: str) -> Target:
+    def parse(cls, text: str) -> ServeTarget:
         if cls(text, None).is_manifest:
             return cls(text, None)
         source, colon, name = text.rpartition(":")
@@ -77,7 +77,7 @@ class Target(NamedTuple):
 
 def load_server(text: str, storage: str | None = None, manifest: ManifestOptions | None = None) -> A2AServer:
     """Return the server that `text` names, with another storage if one is given. Raises `CommandError`."""
-    target = Target.parse(text)
+    target = ServeTarget.parse(text)
     options = manifest or ManifestOptions()
     if target.is_manifest:
         try:
@@ -108,7 +108,7 @@ def load_server(text: str, storage: str | None = None, manifest: ManifestOptions
 # Importing
 
 
-def _import(target: Target) -> ModuleType:
+def _import(target: ServeTarget) -> ModuleType:
     path = target.path.absolute() if target.path is not None else None
     name, root = target.source, Path.cwd()
     if path is not None:
@@ -164,7 +164,7 @@ def _import_file(name: str, path: Path) -> ModuleType:
 # Finding
 
 
-def _find(target: Target, module: ModuleType) -> Any:
+def _find(target: ServeTarget, module: ModuleType) -> Any:
     agents = _agents(module)
     if target.name is not None:
         found: Any = module

@@ -26,7 +26,7 @@ from errands.cli.options import (
 )
 from errands.client import ClientResult, StreamEvent
 from errands.clock import from_iso, system_clock, to_iso
-from errands.model.core import Role, Task, TaskArtifactUpdateEvent, text_of
+from errands.model.core import Role, TaskArtifactUpdateEvent, text_of
 from errands.policy.records import AnyRecord
 from errands.policy.reviews import asked_in
 from errands.policy.run import stored_records
@@ -125,13 +125,10 @@ async def get_task(
     """
     async with RemoteAgent(url, header, token, api_key, allow_origin).client() as client:
         task = (await client.get_task(task_id, history)).raw_task
+    assert task is not None
     if as_json:
         printing.print_json(task)
-    elif task is not None:
-        _show_task(task)
-
-
-def _show_task(task: Task) -> None:
+        return
     console = printing.out()
     for name, value in (
         ("task", printing.clean(task.id)),
@@ -254,7 +251,23 @@ async def running_tasks(
         found = [ActiveTask.of(running, now) for running in await engine.running()]
     active = [task for task in found if agent is None or task.agent == agent]
     if as_json:
-        printing.print_json([_active_document(task) for task in active])
+        documents = [
+            {
+                "taskId": task.task_id,
+                "contextId": task.context_id,
+                "state": task.state,
+                "agent": task.agent,
+                "owner": task.owner,
+                "tenant": task.tenant,
+                "worker": task.worker,
+                "attempt": task.attempt,
+                "leaseUntil": to_iso(task.lease_until),
+                "ageSeconds": task.age / 1000,
+                "cancelRequested": task.cancel_requested,
+            }
+            for task in active
+        ]
+        printing.print_json(documents)
     elif active:
         rows = [
             (
@@ -273,22 +286,6 @@ async def running_tasks(
         )
     else:
         printing.note("Nothing is running.")
-
-
-def _active_document(task: ActiveTask) -> dict[str, object]:
-    return {
-        "taskId": task.task_id,
-        "contextId": task.context_id,
-        "state": task.state,
-        "agent": task.agent,
-        "owner": task.owner,
-        "tenant": task.tenant,
-        "worker": task.worker,
-        "attempt": task.attempt,
-        "leaseUntil": to_iso(task.lease_until),
-        "ageSeconds": task.age / 1000,
-        "cancelRequested": task.cancel_requested,
-    }
 
 
 @command

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from errands.client.client import A2AClient, TaskPages
-from errands.client.conversation import Conversation, Turn
+from errands.client.conversation import Conversation, ConversationTurn
 from errands.client.credentials import (
     ApiKey,
     BasicAuth,
@@ -58,6 +58,7 @@ __all__ = [
     "ClientCredentials",
     "ClientResult",
     "Conversation",
+    "ConversationTurn",
     "Credential",
     "CredentialsError",
     "FileRefusedError",
@@ -73,7 +74,6 @@ __all__ = [
     "TaskPages",
     "TaskTerminalError",
     "TokenExchange",
-    "Turn",
 ]
 
 

@@ -16,7 +16,7 @@ from errands.client.credentials import ChosenCredentials
 from errands.client.errors import AgentCapabilityError, AgentTimeoutError, AgentUnreachableError, AnswerLostError
 from errands.client.http_requests import RequestSecrets
 from errands.errors import A2AError, AuthenticationRequiredError, UnsupportedOperationError
-from errands.model.base import Model
+from errands.model.base import A2AObject
 from errands.model.card import AgentCard
 from errands.model.core import StreamResponse
 from errands.operations import OPERATIONS, Capability, Operation
@@ -71,7 +71,7 @@ class Transport(Protocol):
     protocol: str
 
     async def call(
-        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: RequestSecrets = ...
+        self, operation: Operation, request: A2AObject, *, read_timeout: float | None, secrets: RequestSecrets = ...
     ) -> Any:
         """Return the operation's response; a `read_timeout` of None waits as long as it takes."""
         ...
@@ -79,7 +79,7 @@ class Transport(Protocol):
     def stream(
         self,
         operation: Operation,
-        request: Model,
+        request: A2AObject,
         *,
         last_event_id: str | None,
         read_timeout: float | None,
@@ -166,29 +166,26 @@ class AgentSession:
         if name in self.lacks:
             raise UnsupportedOperationError(f"{self.transport.protocol} has no {name}; ask for the task instead")
 
-    async def call(self, name: str, request: Model, *, message_id: str | None = None) -> Any:
+    async def call(self, name: str, request: A2AObject, *, message_id: str | None = None) -> Any:
         """Return the response; retried where that is safe, within the client's timeout per try."""
         return await self.call_within(self.timeout, name, request, message_id=message_id)
 
     async def call_within(
-        self, timeout: float | None, name: str, request: Model, *, message_id: str | None = None
+        self, timeout: float | None, name: str, request: A2AObject, *, message_id: str | None = None
     ) -> Any:
         """Do the same within another time per try. Raises `A2AError` and `A2AClientError`."""
         operation = OPERATIONS[name]
         if operation.capability is not None:
             self.require(operation.capability)
         addressed = self._addressed(request)
+
+        def attempt(secrets: RequestSecrets) -> Awaitable[Any]:
+            return self.transport.call(operation, addressed, read_timeout=timeout, secrets=secrets)
+
         try:
-            return await self.retry.run(
-                lambda: self._authorized_call(operation, addressed, timeout), idempotent=operation.idempotent
-            )
+            return await self.retry.run(lambda: self.authorized(attempt), idempotent=operation.idempotent)
         except TransientError as failure:
             raise final_error(failure, message_id) from failure.cause
-
-    async def _authorized_call(self, operation: Operation, request: Model, timeout: float | None) -> Any:
-        return await self.authorized(
-            lambda secrets: self.transport.call(operation, request, read_timeout=timeout, secrets=secrets)
-        )
 
     async def authorized(self, attempt: Callable[[RequestSecrets], Awaitable[T]]) -> T:
         """Return the result of an attempt with the secrets, which is made once more with new ones if they are refused.
@@ -213,7 +210,7 @@ class AgentSession:
         return fresh
 
     async def stream(
-        self, name: str, request: Model, *, last_event_id: str | None = None, idle_timeout: float | None = None
+        self, name: str, request: A2AObject, *, last_event_id: str | None = None, idle_timeout: float | None = None
     ) -> AsyncGenerator[Received, None]:
         """Yield the events of one connection as they come, without retries."""
         addressed, secrets = self._addressed(request), await self.authorization.secrets()
@@ -231,7 +228,7 @@ class AgentSession:
                     raise self.authorization.explain(refusal) from None
                 secrets = await self._renewed(secrets, refusal)
 
-    def _addressed(self, request: Model) -> Model:
+    def _addressed(self, request: A2AObject) -> A2AObject:
         return msgspec.structs.replace(request, tenant=self.tenant) if self.tenant else request
 
 

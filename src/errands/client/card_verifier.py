@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import httpx
 
 from errands.client.errors import A2AClientError, CardSignatureError
-from errands.client.http_requests import is_local, origin_of, request_json
+from errands.client.http_requests import is_protected, origin_of, request_json
 from errands.errors import ConfigurationError
 from errands.model.card import AgentCard
 from errands.wire.card_signing import (
@@ -25,11 +23,6 @@ from errands.wire.card_signing import (
 #: Seconds for which a fetched key set is used, and after which an unknown key is a reason to fetch it again.
 _FRESH, _AGAIN = 300.0, 10.0
 _MAX_KEY_SET = 256 * 1024
-
-
-class _Fetched(NamedTuple):
-    keys: TrustedKeys
-    at: float
 
 
 class CardVerifier:
@@ -52,13 +45,15 @@ class CardVerifier:
         for source in keys:
             self._keys += source if isinstance(source, TrustedKeys) else TrustedKeys(source)
         for url in (*([jwks_url] if jwks_url else ()), *allowed_jku):
-            _check_url(url)
+            if not is_protected(url):
+                raise ConfigurationError(f"{url!r} is not an address of a key set: expected https://HOST/PATH")
         if not self._keys and jwks_url is None and not allowed_jku:
             raise ConfigurationError("a card cannot be verified without keys: pass keys, jwks_url or allowed_jku")
         self._jwks_url = jwks_url
         self._allowed = frozenset(allowed_jku)
         self._clock = clock
-        self._fetched: dict[str, _Fetched] = {}
+        #: The key sets by address, and when each was fetched.
+        self._fetched: dict[str, tuple[TrustedKeys, float]] = {}
 
     async def verify(
         self, http: httpx.AsyncClient, card: AgentCard, document: bytes | None = None
@@ -77,7 +72,7 @@ class CardVerifier:
             refused = [url for url in named if url not in allowed and url != self._jwks_url]
             hint = f" (the key set {refused[0][:200]!r} that the card names is not an allowed one)" if refused else ""
             problem = f"{error}{hint}"
-        if not any(self._clock() - self._fetched[url].at > _AGAIN for url in urls):
+        if not any(self._clock() - self._fetched[url][1] > _AGAIN for url in urls):
             raise CardSignatureError(card.name, problem)
         keys = await self._gather(http, urls, _AGAIN)  # the signer may have a new key
         try:
@@ -89,9 +84,9 @@ class CardVerifier:
         keys = self._keys
         for url in urls:
             known = self._fetched.get(url)
-            if known is None or self._clock() - known.at > max_age:
-                known = self._fetched[url] = _Fetched(await _fetch(http, url), self._clock())
-            keys += known.keys
+            if known is None or self._clock() - known[1] > max_age:
+                known = self._fetched[url] = (await _fetch(http, url), self._clock())
+            keys += known[0]
         return keys
 
 
@@ -106,9 +101,3 @@ async def _fetch(http: httpx.AsyncClient, url: str) -> TrustedKeys:
         return TrustedKeys(body)
     except ConfigurationError as error:
         raise A2AClientError(f"the key set at {url} cannot be used: {error}") from None
-
-
-def _check_url(url: str) -> None:
-    parts = urlsplit(url)
-    if not parts.hostname or parts.username is not None or not (parts.scheme == "https" or is_local(url)):
-        raise ConfigurationError(f"{url!r} is not an address of a key set: expected https://HOST/PATH")

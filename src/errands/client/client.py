@@ -29,7 +29,7 @@ from errands.client.credentials import (
     without_card,
 )
 from errands.client.errors import ForeignOriginError, NotConnectedError, ProtocolError
-from errands.client.files import AgentFiles, allowed_origins
+from errands.client.files import AgentFiles, allowed_origins, has_files
 from errands.client.http_requests import SECRET_HEADERS, checked_headers, origin_of
 from errands.client.results import ClientResult, ListResult, ResultMemory, StreamEvent, text_pieces
 from errands.client.task_stream import TaskStream, wait_until
@@ -194,7 +194,7 @@ class A2AClient:
             self._timeout,
             lacks=choice.lacks,
             authorization=authorization,
-            foreign_origin=discovery.foreign_origin(choice, self._origins),
+            foreign_origin=choice.foreign_origin(self._origins),
         )
 
     async def refresh_card(self) -> AgentCard:
@@ -295,7 +295,7 @@ class A2AClient:
         credentials: CredentialsLike | None = None,
         **options: Unpack[MessageOptions],
     ) -> ClientResult:
-        """Send a text, parts or a message, and return what came of it.
+        """Send a text, parts or a message, and return the result.
 
         A blocking send returns when the task has ended or needs something, however long that takes, unless
         `timeout` bounds the wait; an agent that answers earlier is asked for the task until then. Otherwise it
@@ -310,8 +310,8 @@ class A2AClient:
             timeout = None if blocking else self._timeout
         loop = asyncio.get_running_loop()
         began = loop.time()
-        if _has_files(request):
-            request = await self._with_uploads(request, session)
+        assert self._files is not None
+        request = await self._files.replace_large(request, session)
         response: requests.SendMessageResponse = await session.call_within(
             timeout, "SendMessage", request, message_id=request.message.message_id
         )
@@ -358,23 +358,18 @@ class A2AClient:
         request = compose(text, **options)
         if request.configuration and request.configuration.task_push_notification_config:
             session.require("push_notifications")
-        if _has_files(request):
-            return self._upload_and_stream(session, request, timeout)
-        return TaskStream(session, request=request, idle_timeout=timeout).events()
+        if not has_files(request):
+            return TaskStream(session, request=request, idle_timeout=timeout).events()
+        files = self._files
+        assert files is not None
 
-    async def _upload_and_stream(
-        self, session: AgentSession, request: requests.SendMessageRequest, timeout: float | None
-    ) -> AsyncGenerator[StreamEvent, None]:
-        request = await self._with_uploads(request, session)
-        async with aclosing(TaskStream(session, request=request, idle_timeout=timeout).events()) as events:
-            async for event in events:
-                yield event
+        async def upload_and_stream() -> AsyncGenerator[StreamEvent, None]:
+            uploaded = await files.replace_large(request, session)
+            async with aclosing(TaskStream(session, request=uploaded, idle_timeout=timeout).events()) as events:
+                async for event in events:
+                    yield event
 
-    async def _with_uploads(
-        self, request: requests.SendMessageRequest, session: AgentSession
-    ) -> requests.SendMessageRequest:
-        assert self._files is not None
-        return msgspec.structs.replace(request, message=await self._files.replace_large(request.message, session))
+        return upload_and_stream()
 
     async def upload(
         self,
@@ -587,10 +582,6 @@ def _make_verifier(trust: CardTrust) -> CardVerifier:
     if isinstance(trust, str) and trust.startswith(("http://", "https://")):
         return CardVerifier(jwks_url=trust)
     return CardVerifier(trust)
-
-
-def _has_files(request: requests.SendMessageRequest) -> bool:
-    return any(part.raw is not None for part in request.message.parts)
 
 
 class TaskPages:

@@ -80,7 +80,7 @@ class MessageSender(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ConversationTurn:
     """A message and its result."""
 
     message: Message
@@ -108,7 +108,7 @@ class Conversation:
         self.task_id = task_id
         #: Where that task stands, such as "input-required"; None before the first turn.
         self.state: str | None = None
-        self.history: list[Turn] = []
+        self.history: list[ConversationTurn] = []
         self._continues = task_id is not None
 
     async def send(
@@ -174,7 +174,7 @@ class Conversation:
         return compose(text, **options).message
 
     def _conclude(self, message: Message, result: ClientResult) -> None:
-        self.history.append(Turn(message, result))
+        self.history.append(ConversationTurn(message, result))
         self.context_id = result.context_id or self.context_id
         self.task_id = result.task_id or None
         self.state = result.state

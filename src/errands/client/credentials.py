@@ -31,12 +31,12 @@ from errands.client.http_requests import (
     RequestSecrets,
     checked_headers,
     is_header_value,
-    is_local,
+    is_protected,
     origin_of,
     request_json,
 )
 from errands.errors import AuthenticationRequiredError, ConfigurationError
-from errands.model.card import AgentCard, OAuth2SecurityScheme, SecurityScheme
+from errands.model.card import AgentCard, SecurityScheme
 
 #: A token, or what returns one: called for each request, so it should keep what it has fetched.
 Token = str | Callable[[], str | Awaitable[str]]
@@ -76,7 +76,7 @@ def grpc_origin(url: str) -> str:
 
 
 class Occasion(NamedTuple):
-    """What credentials are needed for. Without a card there is no scheme."""
+    """What credentials are needed for. The scheme is None before the card is known."""
 
     http: httpx.AsyncClient
     origins: Origins
@@ -172,13 +172,7 @@ class BasicAuth(Credential):
 class ClientCertificate(Credential):
     """A certificate for mutual TLS, in PEM files. `ca` are the authorities that may sign the agent's certificate."""
 
-    def __init__(
-        self,
-        certificate: str | Path,
-        key: str | Path | None = None,
-        *,
-        ca: str | Path | None = None,
-    ) -> None:
+    def __init__(self, certificate: str | Path, key: str | Path | None = None, *, ca: str | Path | None = None) -> None:
         self.certificate = Path(certificate)
         self.key = Path(key or certificate)
         self.ca = None if ca is None else Path(ca)
@@ -317,7 +311,12 @@ class _TokenEndpoint(Credential):
             paths = ("openid-configuration", "oauth-authorization-server")
             base = self._issuer.rstrip("/")
             return await self._discovered(occasion, *(f"{base}/.well-known/{path}" for path in paths))
-        named, metadata = _endpoint_on(occasion.scheme)
+        named, metadata, scheme = None, None, occasion.scheme
+        if scheme is not None and (oauth2 := scheme.oauth2_security_scheme) is not None:
+            flow, metadata = oauth2.flows.client_credentials, oauth2.oauth2_metadata_url
+            named = None if flow is None else flow.token_url
+        elif scheme is not None and (oidc := scheme.open_id_connect_security_scheme) is not None:
+            metadata = oidc.open_id_connect_url
         if named is None and metadata is not None:
             self._check_named(occasion, metadata)
             named = await self._discovered(occasion, metadata)
@@ -344,7 +343,7 @@ class _TokenEndpoint(Credential):
             if status == httpx.codes.OK and isinstance(endpoint, str):
                 break
         else:
-            raise CredentialsError(f"there is no token endpoint in the metadata at {_shown(addresses[0])}")
+            raise CredentialsError(f"the metadata at {_shown(addresses[0])} does not name a token endpoint")
         stated = str(metadata.get("issuer", "")).rstrip("/")
         if self._issuer is not None and stated != self._issuer.rstrip("/"):
             raise CredentialsError(f"the metadata of {self._issuer} is that of another issuer")
@@ -417,6 +416,10 @@ class Offered(NamedTuple):
 
     credential: Credential
     scheme: str | None = None
+
+    def fits(self, name: str, scheme: SecurityScheme) -> bool:
+        """Return whether it is what a named scheme of the card asks for."""
+        return self.scheme in (None, name) and self.credential.fits(scheme)
 
 
 def offered(credentials: CredentialsLike | None) -> list[Offered]:
@@ -507,7 +510,7 @@ def authorize(
         parts: list[tuple[Credential, SecurityScheme | None, tuple[str, ...]]] = []
         for name, scopes in requirement.schemes.items():
             scheme = schemes.get(name)
-            found = next((one for one in given if scheme is not None and _is_for(one, name, scheme)), None)
+            found = next((one for one in given if scheme is not None and one.fits(name, scheme)), None)
             if found is None:
                 break
             parts.append((found.credential, scheme, tuple(scopes.scopes)))
@@ -519,10 +522,6 @@ def authorize(
         return ChosenCredentials(http, origins, wanted=wanted)  # anonymous callers are welcome
     names = ", ".join(dict.fromkeys(type(one.credential).__name__ for one in given))
     raise CredentialsError(f"agent {card.name!r} asks for {wanted}, which is not met by {names}")
-
-
-def _is_for(one: Offered, name: str, scheme: SecurityScheme) -> bool:
-    return one.scheme in (None, name) and one.credential.fits(scheme)
 
 
 def describe(card: AgentCard) -> str:
@@ -547,28 +546,14 @@ def _describe_scheme(name: str, scheme: SecurityScheme | None) -> str:
         elif (http := scheme.http_auth_security_scheme) is not None:
             kind = f"HTTP {http.scheme} authentication"
         elif (oauth2 := scheme.oauth2_security_scheme) is not None:
-            kind = f"an OAuth 2 token ({_flow_of(oauth2)})"
+            flows = ("client_credentials", "authorization_code", "device_code", "password", "implicit")
+            found = (flow.replace("_", " ") for flow in flows if getattr(oauth2.flows, flow) is not None)
+            kind = f"an OAuth 2 token ({next(found, 'any flow')})"
         elif (oidc := scheme.open_id_connect_security_scheme) is not None:
             kind = f"an OpenID Connect token ({oidc.open_id_connect_url})"
         elif scheme.mtls_security_scheme is not None:
             kind = "a client certificate"
     return f"{kind} [{name}]"
-
-
-def _flow_of(scheme: OAuth2SecurityScheme) -> str:
-    names = ("client_credentials", "authorization_code", "device_code", "password", "implicit")
-    return next((name.replace("_", " ") for name in names if getattr(scheme.flows, name) is not None), "any flow")
-
-
-def _endpoint_on(scheme: SecurityScheme | None) -> tuple[str | None, str | None]:
-    """Return the token endpoint of a scheme, and the address of its metadata."""
-    if scheme is None:
-        return None, None
-    if (oauth2 := scheme.oauth2_security_scheme) is not None:
-        flow = oauth2.flows.client_credentials
-        return None if flow is None else flow.token_url, oauth2.oauth2_metadata_url
-    oidc = scheme.open_id_connect_security_scheme
-    return None, None if oidc is None else oidc.open_id_connect_url
 
 
 def _takes_bearer(scheme: SecurityScheme) -> bool:
@@ -597,8 +582,7 @@ async def _current(token: Token) -> str:
 
 
 def _check_endpoint(url: str, error: type[Exception]) -> None:
-    parts = urlsplit(url)
-    if not parts.hostname or parts.username is not None or not (parts.scheme == "https" or is_local(url)):
+    if not is_protected(url):
         raise error(f"{_shown(url)!r} cannot be given secrets: expected https://HOST/PATH")
 
 

@@ -27,8 +27,6 @@ WELL_KNOWN_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
 CardValidator = Callable[[AgentCard, bytes], None]
 
-_PASSING_STATUSES = frozenset({429, 502, 503, 504})
-
 
 def card_urls(url: str) -> list[str]:
     """Return where to look: at `url` itself when it is the address of a card, else at the well-known paths.
@@ -100,7 +98,7 @@ class CardSource:
             with http_transport.translated_failures():
                 request = self.client.build_request("GET", url, headers=headers, timeout=self.timeout)
                 response = await self.client.send(http_requests.add_secrets(request, secrets), follow_redirects=False)
-            if response.status_code in _PASSING_STATUSES:
+            if response.status_code in http_transport.PASSING_STATUSES:
                 cause = UnavailableError(f"HTTP {response.status_code}")
                 raise TransientError(cause, reached=True, retry_after=http_transport.retry_after(response.headers))
             return response
@@ -180,6 +178,12 @@ class Choice(NamedTuple):
         """The operations that the dialect does not have."""
         return frozenset() if self.dialect == "grpc" else self.dialect.lacks
 
+    def foreign_origin(self, origins: Origins) -> str | None:
+        """Return the origin of the interface if secrets must not go there."""
+        if self.dialect == "grpc":
+            return None if origins.admits_grpc(self.url) else grpc_origin(self.url)
+        return None if origins.admits(self.url) else http_requests.origin_of(self.url)
+
 
 def protocol_name(name: str) -> str:
     """Return the name of a binding as this client spells it. Raises `ConfigurationError` for an unknown one."""
@@ -248,10 +252,12 @@ def choose_interface(
             # An address with a user would replace the caller's credentials by those of the card.
             is_plain = face.url.isprintable() and urlsplit(face.url).username is None
             is_usable = is_plain and urlsplit(url).scheme in {"http", "https"}
-        if is_usable and origins is not None and not _admitted(origins, dialect, url):
-            foreign.append(_origin(dialect, url))
-        elif is_usable:
-            return Choice(binding, spoken, url, dialect, face.tenant or tenant)
+        if is_usable:
+            choice = Choice(binding, spoken, url, dialect, face.tenant or tenant)
+            elsewhere = None if origins is None else choice.foreign_origin(origins)
+            if elsewhere is None:
+                return choice
+            foreign.append(elsewhere)
     if foreign and origins is not None:
         raise ForeignOriginError(origins.agent, list(dict.fromkeys(foreign)))
     offers = [
@@ -260,19 +266,6 @@ def choose_interface(
         for face in card.supported_interfaces
     ]
     raise NoCommonProtocolError(card.name, _wanted(protocol, version, tenant), offers)
-
-
-def _admitted(origins: Origins, dialect: ClientDialect | Literal["grpc"], url: str) -> bool:
-    return origins.admits_grpc(url) if dialect == "grpc" else origins.admits(url)
-
-
-def _origin(dialect: ClientDialect | Literal["grpc"], url: str) -> str:
-    return grpc_origin(url) if dialect == "grpc" else http_requests.origin_of(url)
-
-
-def foreign_origin(choice: Choice, origins: Origins) -> str | None:
-    """Return the origin of an interface if secrets must not go there."""
-    return None if _admitted(origins, choice.dialect, choice.url) else _origin(choice.dialect, choice.url)
 
 
 def open_transport(

@@ -25,10 +25,11 @@ import msgspec
 from errands.client.agent_session import AgentSession, RetryPolicy, TransientError, final_error
 from errands.client.errors import AgentCapabilityError, FileRefusedError, ProtocolError
 from errands.client.http_requests import NO_SECRETS, RequestSecrets, add_secrets, origin_of
-from errands.client.http_transport import retry_after, translated_failures
+from errands.client.http_transport import PASSING_STATUSES, retry_after, translated_failures
 from errands.errors import A2AError, ConfigurationError, PayloadTooLargeError, UnavailableError
 from errands.model.card import BLOBS_EXTENSION, AgentCard
-from errands.model.core import Message, Part
+from errands.model.core import Part
+from errands.model.requests import SendMessageRequest
 from errands.outbound import Outbound, OutboundError
 from errands.wire.status import from_http
 
@@ -36,7 +37,6 @@ from errands.wire.status import from_http
 _PIECE = 256 * 1024
 #: Bytes of an error that are read.
 _MAX_ERROR = 64 * 1024
-_PASSING_STATUSES = frozenset({429, 502, 503, 504})
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
 
 T = TypeVar("T")
@@ -89,18 +89,18 @@ class AgentFiles:
 
     # Uploads
 
-    async def replace_large(self, message: Message, session: AgentSession) -> Message:
-        """Return the message with its large files uploaded, if the agent takes uploads."""
-        offer = UploadOffer.of(session.card)
-        if offer is None or not self._is_own(offer.url):
-            return message
+    async def replace_large(self, request: SendMessageRequest, session: AgentSession) -> SendMessageRequest:
+        """Return the request with its large files uploaded, if the agent takes uploads."""
+        message, offer = request.message, UploadOffer.of(session.card)
+        if not has_files(request) or offer is None or not self._is_own(offer.url):
+            return request
         parts = [
             await self.upload(part.raw, session, filename=part.filename, media_type=part.media_type, like=part)
             if part.raw is not None and offer.above < len(part.raw) <= offer.max_bytes
             else part
             for part in message.parts
         ]
-        return msgspec.structs.replace(message, parts=parts)
+        return msgspec.structs.replace(request, message=msgspec.structs.replace(message, parts=parts))
 
     async def upload(
         self,
@@ -285,9 +285,14 @@ class AgentFiles:
             error: A2AError = from_http(response.status_code, msgspec.json.decode(body))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             error = from_http(response.status_code, None)
-        if response.status_code in _PASSING_STATUSES or isinstance(error, UnavailableError):
+        if response.status_code in PASSING_STATUSES or isinstance(error, UnavailableError):
             raise TransientError(error, reached=True, retry_after=retry_after(response.headers))
         raise error
+
+
+def has_files(request: SendMessageRequest) -> bool:
+    """Return whether a message has the bytes of a file."""
+    return any(part.raw is not None for part in request.message.parts)
 
 
 def checked_url(url: str) -> httpx.URL:

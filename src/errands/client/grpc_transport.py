@@ -1,6 +1,6 @@
 """The gRPC transport: one interface of an agent in either protocol version.
 
-The schema has no place for the id of an event. errands sends it all the same when asked, see
+The schema has no place for the id of an event. errands sends it as an unknown field when asked, see
 `errands.wire.proto.codec`; with other agents a stream that was cut goes on with a snapshot of the task, which the
 client compares with what it has seen, see `errands.client.task_stream`.
 """
@@ -23,7 +23,7 @@ from errands.client.errors import ProtocolError
 from errands.client.http_requests import NO_SECRETS, RequestSecrets
 from errands.client.results import content_of
 from errands.errors import ConfigurationError, InternalError, UnavailableError
-from errands.model.base import Model
+from errands.model.base import A2AObject
 from errands.operations import Operation
 from errands.wire.dialect import EXTENSION_HEADERS, EXTENSIONS, MalformedAnswerError
 from errands.wire.proto.codec import ASKING, CODECS, Rpc, position_of, read_response, write_request
@@ -85,7 +85,12 @@ class GrpcTransport:
         await self._channel.close()
 
     async def call(
-        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: RequestSecrets = NO_SECRETS
+        self,
+        operation: Operation,
+        request: A2AObject,
+        *,
+        read_timeout: float | None,
+        secrets: RequestSecrets = NO_SECRETS,
     ) -> Any:
         rpc = self._codec.rpc_of(operation)
         content = write_request(rpc, request)
@@ -96,7 +101,7 @@ class GrpcTransport:
     async def stream(
         self,
         operation: Operation,
-        request: Model,
+        request: A2AObject,
         *,
         last_event_id: str | None,
         read_timeout: float | None,
@@ -120,7 +125,7 @@ class GrpcTransport:
             call.cancel()
 
     def _with(self, secrets: RequestSecrets) -> tuple[tuple[str, str], ...]:
-        """Return the metadata with the secrets. There is no query, so an API key for it goes here, too."""
+        """Return the metadata with the secrets; gRPC has no query, so an API key for it goes here, too."""
         added = {name.lower(): value for name, value in (*secrets.headers.items(), *secrets.query.items())}
         return (*(pair for pair in self._metadata if pair[0] not in added), *added.items()) if added else self._metadata
 

@@ -102,10 +102,12 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme}://{host}" + ("" if port in (None, usual) else f":{port}")
 
 
-def is_local(url: str) -> bool:
-    """Return whether an address is one of this machine."""
-    host = urlsplit(url).hostname or ""
+def is_protected(url: str) -> bool:
+    """Return whether an address is one of https, or of this machine, and does not name a user."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False
+        is_local = False
+    return bool(host) and parts.username is None and (parts.scheme == "https" or is_local)

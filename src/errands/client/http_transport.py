@@ -25,7 +25,7 @@ from errands.client.results import content_of, moment_of
 from errands.errors import A2AError, InternalError, InvalidParamsError, TooManyPushConfigsError, UnavailableError
 from errands.lifecycle import trim
 from errands.model import requests
-from errands.model.base import Model
+from errands.model.base import A2AObject
 from errands.model.core import StreamResponse
 from errands.operations import Operation
 from errands.wire import jsonrpc, v0_3
@@ -37,7 +37,7 @@ from errands.wire.status import from_http
 #: Raised before a single byte of the request was written.
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 #: The agent, or a proxy before it, cannot answer now. A gateway (502, 504) may have passed the request on.
-_PASSING_STATUSES = frozenset({429, 502, 503, 504})
+PASSING_STATUSES = frozenset({429, 502, 503, 504})
 _GATEWAY_STATUSES = frozenset({502, 504})
 #: Statuses that need no body to be understood. With any other one, a body must show that the answer is A2A.
 _TELLING_STATUSES = frozenset({401, 403, 413, 429, 500, 502, 503, 504})
@@ -59,7 +59,12 @@ class HttpTransport:
         self._timeout = timeout
 
     async def call(
-        self, operation: Operation, request: Model, *, read_timeout: float | None, secrets: RequestSecrets = NO_SECRETS
+        self,
+        operation: Operation,
+        request: A2AObject,
+        *,
+        read_timeout: float | None,
+        secrets: RequestSecrets = NO_SECRETS,
     ) -> Any:
         http_request = self._build(self._binding.wrap(operation, request), read_timeout, secrets)
         http_request.headers["Accept"] = f"{self._binding.dialect.media_type}, application/json"
@@ -71,7 +76,7 @@ class HttpTransport:
     async def stream(
         self,
         operation: Operation,
-        request: Model,
+        request: A2AObject,
         *,
         last_event_id: str | None,
         read_timeout: float | None,
@@ -131,7 +136,7 @@ class HttpTransport:
                 raise self._binding.error_in(response.content, status) or plain_error(status)
             yield
         except A2AError as error:
-            if status not in _PASSING_STATUSES and not isinstance(error, UnavailableError):
+            if status not in PASSING_STATUSES and not isinstance(error, UnavailableError):
                 raise
             if isinstance(error, TooManyPushConfigsError):
                 raise  # it does not pass by itself
@@ -216,11 +221,11 @@ class Binding(ABC):
         self.url = url
 
     @abstractmethod
-    def wrap(self, operation: Operation, request: Model) -> OutgoingRequest:
+    def wrap(self, operation: Operation, request: A2AObject) -> OutgoingRequest:
         """Return the request as HTTP has it."""
 
     @abstractmethod
-    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+    def read_response(self, operation: Operation, request: A2AObject, body: bytes) -> Any:
         """Return the answer to `request`. Raises as `unwrap` does, and `MalformedAnswerError`."""
 
     def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
@@ -239,12 +244,12 @@ class Binding(ABC):
 class JsonRpcBinding(Binding):
     name = "jsonrpc"
 
-    def wrap(self, operation: Operation, request: Model) -> OutgoingRequest:
+    def wrap(self, operation: Operation, request: A2AObject) -> OutgoingRequest:
         method, params = self.dialect.method_of(operation), self.dialect.write_request(operation, request)
         body = jsonrpc.request_bytes(uuid.uuid4().hex, method, params)
         return OutgoingRequest("POST", self.url, body, "application/json")
 
-    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+    def read_response(self, operation: Operation, request: A2AObject, body: bytes) -> Any:
         if operation.response is not requests.Empty:
             return self.dialect.read_response(operation, self.unwrap(body))
         # a2a-sdk leaves out a result that is null.
@@ -288,14 +293,14 @@ class RestBinding(Binding):
             self.dialect = v0_3.REST_PLAIN
             self._base = self._base._replace(path="")
 
-    def wrap(self, operation: Operation, request: Model) -> OutgoingRequest:
+    def wrap(self, operation: Operation, request: A2AObject) -> OutgoingRequest:
         method, path, query, body = self.dialect.locate(operation, request)
         base = self._base
         joined = "&".join(part for part in (base.query, urlencode(query)) if part)
         url = urlunsplit((base.scheme, base.netloc, base.path.rstrip("/") + path, joined, ""))
         return OutgoingRequest(method, url, body, None if body is None else self.dialect.media_type)
 
-    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+    def read_response(self, operation: Operation, request: A2AObject, body: bytes) -> Any:
         return requests.Empty() if operation.response is requests.Empty else self.dialect.read_response(operation, body)
 
     def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
@@ -321,7 +326,7 @@ class PraisonAIBinding(JsonRpcBinding):
 
     name = "praisonai"
 
-    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+    def read_response(self, operation: Operation, request: A2AObject, body: bytes) -> Any:
         response = super().read_response(operation, request, body)
         if isinstance(request, requests.ListTasksRequest):
             after = moment_of(request.status_timestamp_after)

@@ -180,7 +180,7 @@ class ResultMemory:
     def result(self, task: Task, *, is_new: bool) -> ClientResult:
         """Return the result of a turn. `is_new` says that the message named no task.
 
-        It may have gone to a task all the same: the one of its context that waited.
+        The agent may have added it to a task nevertheless: the one of its context that waited.
         """
         before = self._artifacts.pop(task.id, {} if is_new and not _is_continued(task) else None)
         if task.status.state in core.PAUSED_STATES:

@@ -218,10 +218,11 @@ class SeenTask:
 
         `opening` says that it is the first one of a connection.
         """
-        event_id = received.event_id
+        event_id, number, last = received.event_id, _number(received.event_id), self._position
         snapshot = received.response.task if opening and not received.gap else None
         if snapshot is None:
-            is_new = received.gap or not self._is_repeat(event_id)
+            is_repeat = event_id in self._opaque_ids if number is None or last is None else number <= last
+            is_new = received.gap or not is_repeat
         elif self._is_replay(snapshot, event_id):
             return False
         else:
@@ -229,18 +230,12 @@ class SeenTask:
         if is_new:
             self._take(received.response)
         if (is_new or snapshot is not None) and event_id is not None:
-            self.last_event_id, self._position = event_id, _number(event_id)
-            if self._position is None:
+            self.last_event_id, self._position = event_id, number
+            if number is None:
                 self._opaque_ids[event_id] = None
                 if len(self._opaque_ids) > _MOST_OPAQUE_IDS:
                     del self._opaque_ids[next(iter(self._opaque_ids))]
         return is_new
-
-    def _is_repeat(self, event_id: str | None) -> bool:
-        number = _number(event_id)
-        if number is None or self._position is None:
-            return event_id in self._opaque_ids
-        return number <= self._position
 
     def _is_replay(self, snapshot: Task, event_id: str | None) -> bool:
         """Return whether a stream opens with a task older than ours: the agent repeats all events from the first.
@@ -254,7 +249,13 @@ class SeenTask:
             return event_id in self._opaque_ids
         if number >= self._position:
             return False
-        return _is_older(snapshot, known) or (snapshot == self._first and self._differs(snapshot))
+        before, after = moment_of(snapshot.status.timestamp), moment_of(known.status.timestamp)
+        if before is None or after is None or before == after:
+            sizes = {artifact.artifact_id: _size(artifact) for artifact in snapshot.artifacts or ()}
+            is_older = any(sizes.get(made.artifact_id, -1) < _size(made) for made in known.artifacts or ())
+        else:
+            is_older = before < after
+        return is_older or (snapshot == self._first and self._differs(snapshot))
 
     def _differs(self, snapshot: Task) -> bool:
         known = self.task()
@@ -298,14 +299,6 @@ def _essence(task: Task) -> tuple[object, ...]:
         task.metadata,
         {artifact.artifact_id: (join_text(artifact.parts), artifact.name) for artifact in task.artifacts or ()},
     )
-
-
-def _is_older(snapshot: Task, known: Task) -> bool:
-    before, after = moment_of(snapshot.status.timestamp), moment_of(known.status.timestamp)
-    if before is not None and after is not None and before != after:
-        return before < after
-    sizes = {artifact.artifact_id: _size(artifact) for artifact in snapshot.artifacts or ()}
-    return any(sizes.get(artifact.artifact_id, -1) < _size(artifact) for artifact in known.artifacts or ())
 
 
 def _size(artifact: core.Artifact) -> int:

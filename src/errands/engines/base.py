@@ -1,7 +1,7 @@
 """The engine port: everything the runtime asks of a store, and exactly what it may rely on.
 
 An engine has four facets, `Storage`, `Broker`, `EventBus` and `Outbox`, over one set of logs. They are one object
-because a change to a task, its place in the queue, what its subscribers see and which webhooks are told are one
+because a change to a task, its place in the queue, what its subscribers see and which webhooks are due are one
 transaction; keeping them in separate systems is how tasks get lost.
 
 Engines look up, store and notify. What a change means is decided by `errands.lifecycle.judge`, which
@@ -81,7 +81,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         return {state: now - int(age * 1000) for state, age in ages.items() if age is not None and not math.isinf(age)}
 
 
-#: What a durable engine keeps unless it is told otherwise.
+#: What a durable engine keeps by default.
 DURABLE_RETENTION = Retention(ended_after=30 * 86_400.0)
 
 
@@ -103,7 +103,7 @@ class Storage(ABC):
         Raises `ConcurrencyError` (version or state is not the expected one, or the task does not exist),
         `LeaseLostError` (the fence), `TaskTerminalStateError` (the terminal guard),
         `IllegalTransitionError`, `TooManyPushConfigsError`, `DuplicateMessageError` (the receipt is known in this
-        scope; it is checked before everything else, so a repeated message is recognised whatever became of its task),
+        scope; it is checked before everything else, so a repeated message is recognised whatever happened to its task),
         and `StorageError`.
         """
 
@@ -346,7 +346,7 @@ class Outbox(ABC):
 
     @abstractmethod
     async def settle_deliveries(self, deliveries: Sequence[log.Delivery]) -> list[bool]:
-        """Note what came of leased entries; false for one whose lease was taken over, or that is gone.
+        """Store the results of leased entries; false for one whose lease was taken over, or that is gone.
 
         With a time (`Delivery.due_at`) the entry is due then, which also extends the lease. Without one it is due at
         once if its log has more than was delivered, and otherwise when the next event is committed. A dead entry is
@@ -359,7 +359,7 @@ class Outbox(ABC):
 
     @abstractmethod
     async def retry_delivery(self, task_id: str, config_id: str) -> bool:
-        """Make an entry due now, dead or not, and forget its failures; false if there is none. For operators."""
+        """Make an entry due now, dead or not, and forget its failures; false if it does not exist. For operators."""
 
     @abstractmethod
     def on_delivery(self, wake: Callable[[], None]) -> None:

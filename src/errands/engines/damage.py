@@ -57,7 +57,12 @@ def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content
 def damaged_task(task_id: str, context_id: str, scope: Scope, head: Head, error: Exception) -> StoredTask:
     """Return what is shown of a task that cannot be read: a failed task that does not wait for an answer."""
     reason = f"{type(error).__name__}: {error}"
-    _log_once(task_id, reason)
+    _log_once(
+        "the stored data of task %s cannot be read, so it is shown as failed: %s. "
+        "`errands db damaged` lists such tasks and deletes them",
+        task_id,
+        reason,
+    )
     status = _failed(task_id, context_id, head.status_at)
     return StoredTask(
         task=core.Task(id=task_id, context_id=context_id or None, status=status),
@@ -87,13 +92,8 @@ def _failed(task_id: str, context_id: str, at: int) -> core.TaskStatus:
 
 
 @lru_cache(maxsize=10_000)
-def _log_once(task_id: str, reason: str) -> None:
-    logger.error(
-        "the stored data of task %s cannot be read, so it is shown as failed: %s. "
-        "`errands db damaged` lists such tasks and deletes them",
-        task_id,
-        reason,
-    )
+def _log_once(message: str, *arguments: str) -> None:
+    logger.error(message, *arguments)
 
 
 def read_lease(text: str | bytes | None) -> LeaseRecord | None:
@@ -112,16 +112,12 @@ def readable_pushes(read: Callable[[R], V | None], rows: Iterable[R]) -> list[V]
             value = read(row)
         except UNREADABLE as error:
             # Not the text of the error, nor the row: they may contain a secret of the webhook.
-            _log_push_once(type(error).__name__)
+            message = "a push notification config in the store cannot be read (%s); its webhook is not called"
+            _log_once(message, type(error).__name__)
             continue
         if value is not None:
             found.append(value)
     return found
-
-
-@lru_cache
-def _log_push_once(error: str) -> None:
-    logger.error("a push notification config in the store cannot be read (%s); its webhook is not called", error)
 
 
 def salvaged_head(fields: Any) -> Head:

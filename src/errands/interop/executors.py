@@ -64,9 +64,14 @@ def adapt(executor: object, builder: object = None) -> tuple[ours.AgentExecutor,
         return executor, _check_builder(builder)
     module = _bridge_of(type(executor))
     if module is None:
+        advice = ""
+        if isinstance(executor, Worker):
+            advice = ", which is a Worker; pass it as worker="
+        elif not isinstance(executor, type) and callable(getattr(executor, "execute", None)):
+            advice = ", which has an execute method but derives from neither"
         raise ConfigurationError(
             "executor must be an instance of a2a's AgentExecutor or of errands.AgentExecutor, "
-            f"not {_named(executor)}{_advice(executor)}"
+            f"not {_named(executor)}{advice}"
         )
     sdk: SdkBridge = import_module(module).SDK
     if has_sdk_builder:
@@ -93,10 +98,7 @@ def _check_builder(builder: object) -> ours.RequestContextBuilder:
 
 
 def _bridge_of(cls: type) -> str | None:
-    """Return the module for the SDK that an executor's class is written for, None for another class.
-
-    Only the module of the installed generation can be imported.
-    """
+    """Return our module for the SDK that an executor's class is written for, None for another class."""
     if not descends(cls, "AgentExecutor", _EXECUTORS):
         return None
     # The module of an executor has imported the SDK's types.
@@ -113,13 +115,6 @@ def _named(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}; pass {value.__name__}()"
     return type(value).__name__
-
-
-def _advice(executor: object) -> str:
-    if isinstance(executor, Worker):
-        return ", which is a Worker; pass it as worker="
-    is_similar = not isinstance(executor, type) and callable(getattr(executor, "execute", None))
-    return ", which has an execute method but derives from neither" if is_similar else ""
 
 
 class SdkExecutor(ours.AgentExecutor):

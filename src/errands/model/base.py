@@ -12,7 +12,7 @@ import msgspec
 
 
 # gc=False: these are trees, never cycles, and a server holds very many of them.
-class Model(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
+class A2AObject(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
     """A protocol object in v1.0 spelling. Attributes are snake_case, JSON keys camelCase.
 
     msgspec checks types when it decodes. What Python code constructs is checked by `__post_init__` of the structs that
@@ -51,7 +51,7 @@ class _Declared(NamedTuple):
 
 
 @functools.cache
-def _declared(model: type[Model]) -> _Declared:
+def _declared(model: type[A2AObject]) -> _Declared:
     declared = _Declared({}, [], set())
     for name, hint in typing.get_type_hints(model).items():
         choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -64,7 +64,7 @@ def _declared(model: type[Model]) -> _Declared:
     return declared
 
 
-def _converted(model: Model, name: str, value: Any, expected: frozenset[type]) -> Any:
+def _converted(model: A2AObject, name: str, value: Any, expected: frozenset[type]) -> Any:
     """Return a value of a subclass as the declared type itself: encoders take no other. Raise `TypeError` otherwise."""
     if str in expected and isinstance(value, str):
         return str.__str__(value)
@@ -77,7 +77,7 @@ def _converted(model: Model, name: str, value: Any, expected: frozenset[type]) -
     raise TypeError(_complaint(model, f"{name} must be {_names(expected)}", value))
 
 
-def _complaint(model: Model, wanted: str, value: Any) -> str:
+def _complaint(model: A2AObject, wanted: str, value: Any) -> str:
     given = repr(value) if isinstance(value, str) else type(value).__name__
     return f"{type(model).__name__}: {wanted}, not {given:.100}"
 
@@ -112,7 +112,7 @@ def unchecked(model: type[M]) -> type[M]:
 
 
 def _without_checks(hint: Any) -> Any:
-    if isinstance(hint, type) and issubclass(hint, Model):
+    if isinstance(hint, type) and issubclass(hint, A2AObject):
         return unchecked(hint)
     arguments = tuple(map(_without_checks, typing.get_args(hint)))
     if not arguments:

@@ -6,48 +6,48 @@ from typing import Any
 
 import msgspec
 
-from errands.model.base import Metadata, Model
+from errands.model.base import A2AObject, Metadata
 
 #: The extension of errands with which an agent offers uploads. Its parameters: `url`, where files are posted; `above`,
 #: the bytes above which they should be; `maxBytes`, those of the largest file.
 BLOBS_EXTENSION = "urn:errands:blobs:1"
 
 
-class AgentInterface(Model):
+class AgentInterface(A2AObject):
     url: str
     protocol_binding: str
     protocol_version: str
     tenant: str | None = None
 
 
-class AgentProvider(Model):
+class AgentProvider(A2AObject):
     url: str
     organization: str
 
 
-class AgentExtension(Model):
+class AgentExtension(A2AObject):
     uri: str
     description: str | None = None
     required: bool = False
     params: Metadata | None = None
 
 
-class AgentCapabilities(Model):
+class AgentCapabilities(A2AObject):
     streaming: bool | None = None
     push_notifications: bool | None = None
     extensions: list[AgentExtension] | None = None
     extended_agent_card: bool | None = None
 
 
-class StringList(Model):
+class StringList(A2AObject):
     scopes: list[str] = msgspec.field(name="list")
 
 
-class SecurityRequirement(Model):
+class SecurityRequirement(A2AObject):
     schemes: dict[str, StringList]
 
 
-class AgentSkill(Model):
+class AgentSkill(A2AObject):
     id: str
     name: str
     description: str
@@ -58,25 +58,25 @@ class AgentSkill(Model):
     security_requirements: list[SecurityRequirement] | None = None
 
 
-class AgentCardSignature(Model):
+class AgentCardSignature(A2AObject):
     protected: str
     signature: str
     header: Metadata | None = None
 
 
-class APIKeySecurityScheme(Model):
+class APIKeySecurityScheme(A2AObject):
     location: str
     name: str
     description: str | None = None
 
 
-class HTTPAuthSecurityScheme(Model):
+class HTTPAuthSecurityScheme(A2AObject):
     scheme: str
     description: str | None = None
     bearer_format: str | None = None
 
 
-class OAuthFlow(Model):
+class OAuthFlow(A2AObject):
     """Any of the five flows; the field that holds it names which."""
 
     authorization_url: str | None = None
@@ -87,7 +87,7 @@ class OAuthFlow(Model):
     pkce_required: bool = False
 
 
-class OAuthFlows(Model):
+class OAuthFlows(A2AObject):
     authorization_code: OAuthFlow | None = None
     client_credentials: OAuthFlow | None = None
     implicit: OAuthFlow | None = None
@@ -95,22 +95,22 @@ class OAuthFlows(Model):
     device_code: OAuthFlow | None = None
 
 
-class OAuth2SecurityScheme(Model):
+class OAuth2SecurityScheme(A2AObject):
     flows: OAuthFlows
     description: str | None = None
     oauth2_metadata_url: str | None = None
 
 
-class OpenIdConnectSecurityScheme(Model):
+class OpenIdConnectSecurityScheme(A2AObject):
     open_id_connect_url: str
     description: str | None = None
 
 
-class MutualTlsSecurityScheme(Model):
+class MutualTlsSecurityScheme(A2AObject):
     description: str | None = None
 
 
-class SecurityScheme(Model):
+class SecurityScheme(A2AObject):
     """Exactly one field is set."""
 
     api_key_security_scheme: APIKeySecurityScheme | None = None
@@ -138,7 +138,7 @@ def modern_scheme(fields: dict[str, Any]) -> dict[str, Any]:
     return {field: {"location" if key == "in" else key: value for key, value in fields.items()}}
 
 
-class AgentCard(Model):
+class AgentCard(A2AObject):
     name: str
     description: str
     supported_interfaces: list[AgentInterface]

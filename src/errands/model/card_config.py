@@ -1,6 +1,6 @@
 """The description of an agent as its author writes it. The wire card is built from it, once per public URL.
 
-What is written is checked here, so that a mistake is told where it was made and not to every reader of the card.
+It is checked here, so that a mistake is reported where it was made and not by readers of the card.
 """
 
 from __future__ import annotations

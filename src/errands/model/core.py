@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType
 
-from errands.model.base import Metadata, Model
+from errands.model.base import A2AObject, Metadata
 
 
 class TaskState(enum.StrEnum):
@@ -79,7 +79,7 @@ _OPTIONAL_TEXT = frozenset({str, type(None)})
 _FLAG = frozenset({bool})
 
 
-class Part(Model):
+class Part(A2AObject):
     """One piece of content: exactly one of `text`, `raw`, `url` and `data` is set."""
 
     text: str | None = None
@@ -114,7 +114,7 @@ class Part(Model):
             raise ValueError("a part needs exactly one of text, raw, url and data")
 
 
-class Message(Model):
+class Message(A2AObject):
     """A message of the user or the agent: one or more parts."""
 
     message_id: Annotated[str, Meta(min_length=1)]
@@ -142,7 +142,7 @@ class Message(Model):
             self.check_fields()
 
 
-class TaskStatus(Model):
+class TaskStatus(A2AObject):
     """The state of a task, since when, and the agent's message about it."""
 
     state: TaskState
@@ -154,7 +154,7 @@ class TaskStatus(Model):
             self.check_fields()
 
 
-class Artifact(Model):
+class Artifact(A2AObject):
     """Something that a task has produced: one or more parts under a name."""
 
     artifact_id: Annotated[str, Meta(min_length=1)]
@@ -181,7 +181,7 @@ class Artifact(Model):
             raise ValueError("Artifact: artifact_id must not be empty: its pieces are put together by it")
 
 
-class Task(Model):
+class Task(A2AObject):
     """A piece of work: its status, its messages, and what it has produced."""
 
     id: str
@@ -205,7 +205,7 @@ class Task(Model):
             self.check_fields()
 
 
-class TaskStatusUpdateEvent(Model):
+class TaskStatusUpdateEvent(A2AObject):
     """The status of a task has changed."""
 
     task_id: str
@@ -223,7 +223,7 @@ class TaskStatusUpdateEvent(Model):
             self.check_fields()
 
 
-class TaskArtifactUpdateEvent(Model):
+class TaskArtifactUpdateEvent(A2AObject):
     """An artifact, or with `append` another chunk of one; `last_chunk` marks the last."""
 
     task_id: str
@@ -245,7 +245,7 @@ class TaskArtifactUpdateEvent(Model):
             self.check_fields()
 
 
-class StreamResponse(Model):
+class StreamResponse(A2AObject):
     """One event of a stream; exactly one field is set. The log stores events in this form."""
 
     task: Task | None = None

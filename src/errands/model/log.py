@@ -84,7 +84,7 @@ IDLE = Work.IDLE
 
 
 class PushConfig(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A webhook that is told about one task."""
+    """A webhook that is sent the events of one task."""
 
     id: str
     url: str
@@ -95,7 +95,7 @@ class PushConfig(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     #: Sent as `Authorization: SCHEME CREDENTIALS`.
     scheme: str = ""
     credentials: str = ""
-    #: The version of A2A in which the config was made, and in which its webhook is told.
+    #: The version of A2A in which the config was made, and in which its notifications are written.
     protocol: str = "1.0"
 
     def __repr__(self) -> str:
@@ -178,11 +178,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     asks: str | None = None
     #: What the agent remembers of the task's conversation from now on; see `Storage.load_context`.
     context: bytes | None = None
-    #: A push config that is added, or replaces the one of the same id. It is told about the events of this change.
+    #: A push config that is added, or replaces the one of the same id. The events of this change are sent to it.
     push: PushConfig | None = None
     #: How many configs a task may have.
     push_limit: int = 10
-    #: The id of a push config that is removed; nothing happens if there is none.
+    #: The id of a push config that is removed; an unknown id changes nothing.
     drop_push: str | None = None
 
     # Set once, when the task is created.

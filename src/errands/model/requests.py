@@ -6,19 +6,19 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from errands.model.base import Metadata, Model
+from errands.model.base import A2AObject, Metadata
 from errands.model.core import Message, Task, TaskState
 
 NonNegative = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Id = Annotated[str, Meta(min_length=1)]
 
 
-class AuthenticationInfo(Model):
+class AuthenticationInfo(A2AObject):
     scheme: str
     credentials: str | None = None
 
 
-class TaskPushNotificationConfig(Model):
+class TaskPushNotificationConfig(A2AObject):
     url: Id
     tenant: str | None = None
     id: str | None = None
@@ -27,27 +27,27 @@ class TaskPushNotificationConfig(Model):
     authentication: AuthenticationInfo | None = None
 
 
-class SendMessageConfiguration(Model):
+class SendMessageConfiguration(A2AObject):
     accepted_output_modes: list[str] | None = None
     task_push_notification_config: TaskPushNotificationConfig | None = None
     history_length: NonNegative | None = None
     return_immediately: bool = False
 
 
-class SendMessageRequest(Model):
+class SendMessageRequest(A2AObject):
     message: Message
     tenant: str | None = None
     configuration: SendMessageConfiguration | None = None
     metadata: Metadata | None = None
 
 
-class GetTaskRequest(Model):
+class GetTaskRequest(A2AObject):
     id: Id
     tenant: str | None = None
     history_length: NonNegative | None = None
 
 
-class ListTasksRequest(Model):
+class ListTasksRequest(A2AObject):
     tenant: str | None = None
     context_id: str | None = None
     status: TaskState | None = None
@@ -58,58 +58,58 @@ class ListTasksRequest(Model):
     include_artifacts: bool | None = None
 
 
-class CancelTaskRequest(Model):
+class CancelTaskRequest(A2AObject):
     id: Id
     tenant: str | None = None
     metadata: Metadata | None = None
 
 
-class SubscribeToTaskRequest(Model):
+class SubscribeToTaskRequest(A2AObject):
     id: Id
     tenant: str | None = None
 
 
-class GetTaskPushNotificationConfigRequest(Model):
+class GetTaskPushNotificationConfigRequest(A2AObject):
     task_id: Id
     id: Id
     tenant: str | None = None
 
 
-class DeleteTaskPushNotificationConfigRequest(Model):
+class DeleteTaskPushNotificationConfigRequest(A2AObject):
     task_id: Id
     id: Id
     tenant: str | None = None
 
 
-class ListTaskPushNotificationConfigsRequest(Model):
+class ListTaskPushNotificationConfigsRequest(A2AObject):
     task_id: Id
     tenant: str | None = None
     page_size: NonNegative | None = None
     page_token: str | None = None
 
 
-class GetExtendedAgentCardRequest(Model):
+class GetExtendedAgentCardRequest(A2AObject):
     tenant: str | None = None
 
 
-class SendMessageResponse(Model):
+class SendMessageResponse(A2AObject):
     """Exactly one field is set."""
 
     task: Task | None = None
     message: Message | None = None
 
 
-class ListTasksResponse(Model):
+class ListTasksResponse(A2AObject):
     tasks: list[Task]
     next_page_token: str
     page_size: int
     total_size: int
 
 
-class ListTaskPushNotificationConfigsResponse(Model):
+class ListTaskPushNotificationConfigsResponse(A2AObject):
     configs: list[TaskPushNotificationConfig]
     next_page_token: str | None = None
 
 
-class Empty(Model):
+class Empty(A2AObject):
     """The empty response."""

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from errands.errors import ConfigurationError
-from errands.policy.cel.tokens import reads_in
+from errands.policy.cel.syntax import reads_in
 from errands.policy.limits import Limits
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, StepError, Steps, compile_steps, given_name
 
@@ -73,10 +73,7 @@ class CompiledPolicy(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def functions(self) -> set[str]:
-        """The capabilities that an agent must have for the rules to apply: those with steps, and those read.
-
-        Reading does not count where an expression asks whether they exist.
-        """
+        """The capabilities that an agent must have: those with steps, and those that are read without `has(...)`."""
         found = {name for name, phases in self.capabilities.items() if any(steps.steps for steps in phases.values())}
         around = [steps for phases in self.capabilities.values() for steps in phases.values()]
         every = (step for steps in (self.before, self.after, *around) for step in steps.steps)

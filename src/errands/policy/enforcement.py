@@ -4,8 +4,8 @@
     OverseenCall   enforces them around one call of a capability
     HandlerCall    such a call, as `ctx.capability` gives it
 
-`errands.policy.oversight` has the overseer of workers, functions and executors, and `errands.agents.loop.overseer` that
-of agents from manifests. They say how an agent takes its input in and gives its output.
+`errands.policy.agent_oversight` has the overseer of workers, functions and executors, `errands.agents.loop.overseer`
+that of agents from manifests. They say how an agent takes its input in and gives its output.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class TurnOverseer(Overseer):
         """Release what the task holds elsewhere, before it is stopped."""
 
     async def context(self) -> dict[str, Any]:
-        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode((await self.run()).plain()))
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode((await self.run()).context.plain()))
         return plain
 
     # Steps
@@ -138,7 +138,7 @@ class TurnOverseer(Overseer):
     def session_key(self, place: str) -> str:
         """Return the name of the session of steps at a place, or of the form of a call.
 
-        Under another version of the policy it is another name, so everything is decided anew.
+        Each version of the policy has its own names, so with a new version everything is decided again.
         """
         return f"{place}{self._mark}"
 
@@ -209,7 +209,8 @@ class TurnOverseer(Overseer):
         Raises `ReviewPendingError`, and `TaskStoppedError` when they refuse it.
         """
         run = await self.run()
-        passed = await self._guard(run, self.rules.before, Subject(context=run.plain, input=values), place, at, invoke)
+        subject = Subject(context=run.context.plain, input=values)
+        passed = await self._guard(run, self.rules.before, subject, place, at, invoke)
         changed = passed.value if passed.transformed else None
         run.note(records.InputPassed(at=run.now(), message_id=self.message_key, values=changed))
 
@@ -270,10 +271,7 @@ class TurnOverseer(Overseer):
     # The end
 
     async def stop(self, reason: Reason, text: str, *last: AnyRecord) -> NoReturn:
-        """End the task for good; nothing that is held back is shown. Raises `TaskStoppedError`.
-
-        That it is over stands in the log together with the `last` records.
-        """
+        """End the task with these `last` records; nothing that is held back is shown. Raises `TaskStoppedError`."""
         run = await self.run()
         run.note(*last, records.Ended(at=run.now(), reason=reason, detail=text))
         await self.conclude()
@@ -442,7 +440,7 @@ class OverseenCall:
             return Passed(values[steps.phase.subject])
         rules, run = self.rules, await self._overseer.run()
         subject = Subject(
-            context=run.plain, action=rules.action, operation=rules.operation, bound=rules.bound, **values
+            context=run.context.plain, action=rules.action, operation=rules.operation, bound=rules.bound, **values
         )
         return await self._overseer.ask(
             steps, subject, session=session, key=key, call=self.id, function=rules.name, invoke=invoke

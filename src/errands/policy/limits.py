@@ -9,7 +9,7 @@ import msgspec
 
 from errands.clock import from_iso
 from errands.errors import ConfigurationError
-from errands.policy.context import Context
+from errands.policy.context_object import Context
 
 _UNITS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _TERM = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)"

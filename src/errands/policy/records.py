@@ -1,4 +1,4 @@
-"""What the log stores about a run: records, in the order in which things happened. `context.py` folds them.
+"""What the log stores about a run: records, in the order in which things happened. `context_object.py` folds them.
 
 They are stored for as long as the task, so a field is never renamed, and a new one has a default.
 """
@@ -118,7 +118,7 @@ class _CallRecord(_Fact, frozen=True, kw_only=True):
 class CapabilityBegan(_CallRecord, frozen=True, kw_only=True, tag="began"):
     """The call is about to be executed. Without a later record of the same call it is unknown whether it was."""
 
-    #: A digest of the function and the policy at that time: when they have changed, the call is decided anew.
+    #: A digest of the function and the policy at that time: when they have changed, the call is decided again.
     form: str | None = None
 
 

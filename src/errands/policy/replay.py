@@ -10,7 +10,7 @@ from errands.clock import from_iso
 from errands.policy import limits, records
 from errands.policy.cel import CallFailed, Session, Suspended
 from errands.policy.cel.values import Json
-from errands.policy.context import Context
+from errands.policy.context_object import Context
 from errands.policy.document import POLICY, CompiledPolicy
 from errands.policy.records import AnyRecord
 from errands.policy.steps import Phase, StepCall, Steps, Subject, run_steps

@@ -1,6 +1,6 @@
 """Reviews: the question of `review(user)`, the answer of the one user who is asked, and how it reaches the task.
 
-Question and answer stand in the task's history under the mark `REVIEW`, so neither counts as said to the agent.
+Question and answer are in the task's history with the mark `REVIEW`, so that the agent does not take them as messages.
 `ReviewDesk` lists and answers reviews for programs that have only the store, such as the command line.
 `ReviewingTaskManager` does so for callers of the protocol, who may be asked to review another caller's task.
 """
@@ -61,7 +61,7 @@ def reviewer(user: str) -> str:
 
 
 def reviewer_of(call: Call) -> str:
-    """Return whom `review(user)` asks. Raises `ValueError` when it names no user."""
+    """Return the user that `review(user)` asks. Raises `ValueError` when it names none."""
     user = call.arguments[0] if call.arguments else None
     if not isinstance(user, str) or not reviewer(user):
         raise ValueError(f"{call}: name the user who is to review, by id or e-mail address")
@@ -69,7 +69,7 @@ def reviewer_of(call: Call) -> str:
 
 
 def asked_in(message: core.Message) -> str | None:
-    """Return whom the question of a review asks, as the message says, which may come from any agent."""
+    """Return the user that the question of a review asks, as the message says, which may come from any agent."""
     mark = (message.metadata or {}).get(REVIEW)
     user = mark.get("user") if isinstance(mark, dict) else None
     return user if isinstance(user, str) else None
@@ -246,7 +246,7 @@ class ReviewDesk:
             if not found:
                 raise errors.UnsupportedOperationError(
                     f"Task {query.task_id} does not wait for a review: it has been answered, the task has ended, or "
-                    "there is no such task",
+                    "the task does not exist",
                     taskId=query.task_id,
                 )
             try:
@@ -409,7 +409,7 @@ class ReviewingTaskManager(TaskManager):
         return await revealed(self._engine, stored) if is_asked else stored
 
     async def _continue(self, request: SendMessageRequest, call: CallContext) -> Submission:
-        """Take a message to the caller's own task as the answer, when it is the caller whom the task asks."""
+        """Take a message to the caller's own task as the answer, if the task asks the caller."""
         message = request.message
         if message.task_id and _names(call):
             asking = await self._asking(message.task_id, call)

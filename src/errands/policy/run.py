@@ -21,8 +21,7 @@ from errands.model.log import Scope, StoredTask
 from errands.model.marks import is_review
 from errands.policy import records
 from errands.policy.cel import Call, Session
-from errands.policy.cel.values import SeenContext
-from errands.policy.context import Context
+from errands.policy.context_object import Context
 from errands.policy.records import Answered, AnyRecord, Ended, InputArrived, Started, Waiting
 from errands.runtime.turn import Turn
 
@@ -85,7 +84,7 @@ class Run:
             take(record)
         self._followers.append(take)
 
-    # What it has come to
+    # What the records say
 
     @property
     def started(self) -> Started | None:
@@ -98,10 +97,6 @@ class Run:
         """The context as of the newest record. There must be a `Started`."""
         assert self._context is not None, "a run begins with `Started`"
         return self._context
-
-    def plain(self) -> SeenContext:
-        """Return the context as expressions see it."""
-        return self.context.plain()
 
     @property
     def arrived(self) -> dict[str, Any] | None:

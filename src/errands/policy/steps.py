@@ -289,7 +289,7 @@ class StepSuspended(cel.Suspended):
 def task_io(made: Json, before: dict[str, Json], original: dict[str, Json]) -> dict[str, Json]:
     """Return what a transform made of an input or an answer, in the shape that the next step expects.
 
-    In its message a text may stand for a part; files must be those of the `original`. Fields that the transform does
+    In its message a text may replace a part; files must be those of the `original`. Fields that the transform does
     not return stay as they were `before`.
     """
     message = made.get("message") if isinstance(made, dict) else None

@@ -1,7 +1,7 @@
 """`{expression}` inside of text: prompts, error messages, addresses, headers and bodies.
 
 - The expression is evaluated in the scope of the field; usually it is a dotted path.
-- `{{` and `}}` stand for single braces.
+- `{{` and `}}` are single braces.
 - A text that is exactly one expression keeps the type of its value; otherwise values become text: strings as they are,
   everything else as JSON (`null`, `true`, `[1,2]`).
 - A value that is missing is an error, never an empty string.
@@ -10,15 +10,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 
 import msgspec
 
 from errands.policy import cel
 from errands.policy.cel import CelError, NameScope, Program, Session, Variables, evaluate
-from errands.policy.cel.tokens import tokens
-from errands.policy.cel.values import Json
+from errands.policy.cel.syntax import tokens
+from errands.policy.cel.values import Json, as_text
 
 _NAMES_MOUNT = re.compile(r"\{\s*mount\.")
 _ESCAPE = "write {{ and }} for braces that are text"
@@ -41,17 +40,13 @@ class Template(msgspec.Struct, frozen=True, eq=False):
             return await evaluate(self.pieces[0], variables, session)
         return await self.text(variables, session)
 
-    async def text(self, variables: Variables, session: Session, *, escape: Callable[[str], str] = str) -> str:
-        """Return the text. `escape` is applied to values of expressions, for example to quote them for an address."""
+    async def text(self, variables: Variables, session: Session) -> str:
+        """Return the text. Raises `CelError`."""
         filled = [
-            piece if isinstance(piece, str) else escape(_text(await evaluate(piece, variables, session)))
+            piece if isinstance(piece, str) else as_text(await evaluate(piece, variables, session))
             for piece in self.pieces
         ]
         return "".join(filled)
-
-
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 @lru_cache(maxsize=1024)

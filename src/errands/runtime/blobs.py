@@ -53,7 +53,7 @@ UPLOADS_KEPT = 24 * 3600.0
 #: Seconds for which a task must be missing before its blobs are deleted. The task may be about to be created, and a
 #: process that was started with the wrong store by mistake should not delete the blobs of another one.
 ORPHANS_KEPT = 3600.0
-#: The folders are in so many groups; one group is swept at a time.
+#: The number of groups that folders are in; one group is swept at a time.
 GROUPS = 16
 #: 192 random bits.
 NAME = re.compile(r"[0-9a-f]{48}")
@@ -69,7 +69,7 @@ NEVER = 2**53 - 1
 
 
 class BlobNotFoundError(ErrandsError):
-    """There is no such blob, or it belongs to another owner."""
+    """The blob does not exist, or it belongs to another owner."""
 
 
 class DamagedBlobError(StorageError):
@@ -166,7 +166,7 @@ class Bucket(ABC):
 
     @abstractmethod
     def files(self, folder: str) -> dict[str, FileFacts]:
-        """Return the files in a folder; none if there is no such folder."""
+        """Return the files in a folder by name; nothing for a folder that does not exist."""
 
     @abstractmethod
     def delete(self, folder: str, names: Iterable[str] | None = None) -> None:
@@ -304,8 +304,14 @@ class FsspecBucket(Bucket):
         return sorted(self._names(f"{self._root}/{group:x}"))
 
     def files(self, folder: str) -> dict[str, FileFacts]:
-        found = self._names(self._key(folder)).items()
-        return {name: FileFacts(int(details.get("size") or 0), _age_of(details)) for name, details in found}
+        now, files = time.time(), {}
+        for name, details in self._names(self._key(folder)).items():
+            # Each filesystem has another name for the time of writing; without any of them the file counts as new.
+            times = (details.get(name) for name in ("LastModified", "mtime", "created"))
+            written = next((at for at in times if isinstance(at, datetime.datetime)), None)
+            age = 0.0 if written is None else now - written.timestamp()
+            files[name] = FileFacts(int(details.get("size") or 0), age)
+        return files
 
     def _names(self, prefix: str) -> dict[str, dict[str, Any]]:
         try:
@@ -320,13 +326,6 @@ class FsspecBucket(Bucket):
         for name in self._names(self._key(folder)) if names is None else names:
             with suppress(FileNotFoundError):
                 self._filesystem.rm_file(self._key(folder, name))
-
-
-def _age_of(details: dict[str, Any]) -> float:
-    """Return how long ago an object was written; each filesystem has another name for that. 0 if it does not say."""
-    times = (details.get(name) for name in ("LastModified", "mtime", "created"))
-    written = next((at for at in times if isinstance(at, datetime.datetime)), None)
-    return 0.0 if written is None else time.time() - written.timestamp()
 
 
 class _UnfinishedObject:
@@ -664,12 +663,14 @@ class Blobs:
             if len(self._owners) < _MOST_OWNERS:
                 self._owners[folder] = owner
         now = self._clock()
-        if await _exists(engine, owner):
+        try:
+            await engine.read(owner.task_id, owner.scope, NEVER, 1)
             self._missing.pop(folder, None)
-        elif now - self._missing.setdefault(folder, now) >= self._orphans_kept * 1000:
-            await self._run(self._bucket.delete, folder)
-            del self._missing[folder]
-            self._owners.pop(folder, None)
+        except TaskNotFoundError:
+            if now - self._missing.setdefault(folder, now) >= self._orphans_kept * 1000:
+                await self._run(self._bucket.delete, folder)
+                del self._missing[folder]
+                self._owners.pop(folder, None)
 
     async def _clear(self, folder: str, files: dict[str, FileFacts], blobs: list[Blob]) -> None:
         """Delete uploads that have expired, and what belongs to no blob."""
@@ -690,14 +691,6 @@ class Blobs:
             if name.endswith(_ABOUT):
                 with suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
                     yield _decode_blob(self._bucket.read(folder, name))
-
-
-async def _exists(engine: Engine, blob: Blob) -> bool:
-    try:
-        await engine.read(blob.task_id, blob.scope, NEVER, 1)
-    except TaskNotFoundError:
-        return False
-    return True
 
 
 def _folder(task_id: str, scope: Scope, name: str, *, is_used: bool = False) -> str:

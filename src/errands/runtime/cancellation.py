@@ -190,7 +190,7 @@ class Canceler:
 
 
 def _cancel_event(call: CallContext) -> Draft:
-    """Return the event that a task is to be canceled, with the caller if that is to be known."""
+    """Return the event that asks to cancel a task, with the caller for the audit trail."""
     if not call.address:
         return Draft("cancel", b"{}")
     return Draft("cancel", encode(CancelRequest(caller=call.caller, address=call.address)))

@@ -60,7 +60,7 @@ class Expiry:
         if self._oversight is not None and self._max_age is not None and head.created_at <= created_by:
             return self._oversight.expire(stored, now)
         if self._paused_timeout is not None and head.status_at <= paused_by:
-            text = f"Nobody answered within {_words(self._paused_timeout)}."
+            text = f"No answer came within {_words(self._paused_timeout)}."
             return Expired(CANCELED, expiry_message(stored, text, "paused_timeout"))
         return None
 

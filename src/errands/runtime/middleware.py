@@ -147,7 +147,7 @@ class ApiKeys(dict[bytes, Holder]):
     """The holders of keys, by the hash of each key (`hash_of`)."""
 
     def find(self, key: str) -> Holder | None:
-        """Return the holder of a key, None if there is none.
+        """Return the holder of a key, None for an unknown one.
 
         Every hash is compared in constant time, so that the time of the response reveals nothing about the keys.
         """

@@ -42,7 +42,7 @@ class EventStream:
         self.close = close
 
     def on_close(self, call: Callable[[], None]) -> None:
-        """Have `call` called when the stream is closed. Whoever reads a stream closes it."""
+        """Have `call` called when the stream is closed. The reader of a stream closes it."""
         close = self.close
 
         def close_and_call() -> None:
@@ -76,7 +76,14 @@ class Streams:
 
     def follow_submission(self, submission: Submission, history_length: int | None) -> EventStream:
         """Show the task of a message that was just submitted, and what happens until it has settled."""
-        first = _first_items(submission)
+        # The events of a new task, or the task that the message went to.
+        first = [
+            StreamItem(version, draft.data)
+            for version, draft in enumerate(submission.drafts, 1)
+            if draft.kind in STREAMED_KINDS
+        ]
+        if not submission.drafts:
+            first = [_answer(submission.stored)]
         if history_length is not None:
             first = [_trim_item(item, history_length) for item in first]
         reader = _Reader(self._engine, submission.stored, submission.stored.version, caught_up=True)
@@ -210,23 +217,31 @@ class _Reader:
         items = [StreamItem(event.version, event.data) for event in events if event.kind in STREAMED_KINDS]
         if items:
             if "task" in [event.kind for event in events]:
-                items = self._with_one_task(events)
+                streamed = (event for event in events if event.kind in STREAMED_KINDS)
+                for number, event in enumerate(streamed):
+                    if event.kind == "task" and (self.has_task or number):
+                        task = _decode(event.data).task
+                        if task is None:
+                            raise ValueError("the event is not a task")
+                        items[number] = StreamItem(event.version, _as_update(task))
             self.has_task = self.has_begun = True
             # An event that is not stored has no version.
             self._position = events[-1].version or self._position
         return items
 
-    def _with_one_task(self, events: list[Event]) -> list[StreamItem]:
-        items: list[StreamItem] = []
-        for event in events:
-            if event.kind in STREAMED_KINDS:
-                is_known = event.kind == "task" and (self.has_task or bool(items))
-                items.append(StreamItem(event.version, _as_update(_task_in(event.data)) if is_known else event.data))
-        return items
-
     def shown_after_gap(self, current: StoredTask) -> list[StreamItem]:
         """Return the task as it is now, in place of events that are gone, and go on from there."""
-        items = _as_updates(current, self._position) if self.has_begun else [snapshot(current)]
+        items = [snapshot(current)]
+        if self.has_begun:
+            # The complete artifacts, then the status. Only the last item has the new version: a client that is cut off
+            # in between has to get all of it again.
+            task_id, context_id = current.task.id, current.task.context_id or ""
+            items = [
+                StreamItem(self._position, encode(core.StreamResponse(artifact_update=update)))
+                for artifact in current.task.artifacts or ()
+                for update in [core.TaskArtifactUpdateEvent(task_id, context_id, artifact)]
+            ]
+            items.append(StreamItem(current.version, _as_update(current.task)))
         self.has_task = self.has_begun = True
         self._position = current.version
         self._passed_over = False
@@ -247,29 +262,11 @@ def _answer(stored: StoredTask) -> StreamItem:
     return StreamItem(stored.version, encode(core.StreamResponse(message=stored.task.status.message)))
 
 
-def _first_items(submission: Submission) -> list[StreamItem]:
-    """Return the events of a new task, or the task that the message went to."""
-    if not submission.drafts:
-        return [_answer(submission.stored)]
-    return [
-        StreamItem(version, draft.data)
-        for version, draft in enumerate(submission.drafts, 1)
-        if draft.kind in STREAMED_KINDS
-    ]
-
-
 def _trim_item(item: StreamItem, history_length: int) -> StreamItem:
     response = _decode(item.data)
     if response.task is None:
         return item
     return item._replace(data=encode(core.StreamResponse(task=trim(response.task, history_length))))
-
-
-def _task_in(data: bytes) -> core.Task:
-    task = _decode(data).task
-    if task is None:
-        raise ValueError("the event is not a task")
-    return task
 
 
 def _as_update(task: core.Task) -> bytes:
@@ -278,22 +275,6 @@ def _as_update(task: core.Task) -> bytes:
         task_id=task.id, context_id=task.context_id or "", status=task.status, metadata=task.metadata
     )
     return encode(core.StreamResponse(status_update=update))
-
-
-def _as_updates(stored: StoredTask, position: int) -> list[StreamItem]:
-    """Return the task for a stream that has shown it at `position`: its complete artifacts, then its status.
-
-    Only the last item has the new version: a client that is cut off in between has to get all of it again.
-    """
-    task = stored.task
-    artifacts = [
-        core.TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id or "", artifact=artifact)
-        for artifact in task.artifacts or ()
-    ]
-    return [
-        *(StreamItem(position, encode(core.StreamResponse(artifact_update=update))) for update in artifacts),
-        StreamItem(stored.version, _as_update(task)),
-    ]
 
 
 def _settles(events: list[Event], until: frozenset[core.TaskState]) -> bool:

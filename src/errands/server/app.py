@@ -19,9 +19,9 @@ from errands.interop import BuilderLike, CardLike, ExecutorLike
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.outbound import Outbound
+from errands.policy.agent_oversight import AgentOversight, build_oversight, check_functions
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy, Policy, compile_policy
-from errands.policy.oversight import AgentOversight, build_oversight, check_functions
 from errands.policy.reviews import ReviewingTaskManager
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.handler import Handler

@@ -3,8 +3,8 @@
 A file of a task is at `/blobs/TASK/NAME`, an upload that no message has used yet at `/blobs/NAME`, both below `/TENANT`
 for a tenant. They are for the callers who may see the task, or who made the upload; for all others there is nothing.
 
-What agents and clients write never runs as a page of this server: browsers are told to save it, not to guess its type,
-and to give it no rights.
+What agents and clients write never runs as a page of this server: headers make browsers save it, not guess its type,
+and give it no rights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -58,7 +58,7 @@ from errands.runtime.quotas import OpenStreams
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream, StreamItem
 from errands.server.asgi import ClientDisconnectedError, Header, HttpExchange, IncomingRequest
-from errands.server.cards import base_url_of
+from errands.server.cards import base_url_of, is_known
 from errands.server.request_guard import client_network, needs_preflight
 
 logger = logging.getLogger(__name__)
@@ -108,19 +108,14 @@ class BlobAddresses:
             if part.url is None or place is None:
                 continue
             reference = BlobReference(unquote(place["task"] or ""), place["name"])
-            if part.url.startswith(f"{base}/") or await self._has(reference, scope):
+            with suppress(BlobNotFoundError):
+                if not part.url.startswith(f"{base}/"):
+                    await self._blobs.find(reference, scope)
                 found[id(part)] = msgspec.structs.replace(part, url=reference.url)
         if not found:
             return request
         message = with_parts(request.message, lambda part: found.get(id(part), part))
         return msgspec.structs.replace(request, message=message)
-
-    async def _has(self, reference: BlobReference, scope: Scope) -> bool:
-        try:
-            await self._blobs.find(reference, scope)
-        except BlobNotFoundError:
-            return False
-        return True
 
     def addressed(self, result: Any, scope: Scope, exchange: IncomingRequest) -> Any:
         """Return the result of an operation with addresses that this client can use."""
@@ -217,7 +212,7 @@ class BlobPages:
         except (TaskNotFoundError, BlobNotFoundError):
             raise TaskNotFoundError("File not found") from None
         headers = _headers(blob)
-        if _is_known(exchange, blob):
+        if is_known(exchange, b'"%b"' % blob.sha256.encode()):
             await exchange.respond(304, b"", headers=headers)
             return
         wanted = _range_of(exchange, blob)
@@ -233,7 +228,10 @@ class BlobPages:
         try:
             # The first piece is checked before the head is sent.
             piece = await anext(pieces, b"")
-            await exchange.begin(status, end - start, _content_type(blob), headers)
+            # The author of the blob may have written its type in any form.
+            media_type = _MEDIA_TYPE.fullmatch(blob.media_type or "")
+            kind = media_type[0] if media_type else "application/octet-stream"
+            await exchange.begin(status, end - start, kind.encode(), headers)
         except DamagedBlobError as error:
             raise _damaged(error) from None
         watcher = asyncio.ensure_future(exchange.disconnected())
@@ -246,7 +244,7 @@ class BlobPages:
                     await exchange.write(piece[written : written + _WRITTEN])
                 piece = await anext(pieces, b"")
         except ErrandsError as error:
-            # The client has been told the length, and notices that the rest is missing.
+            # The client knows the length, and notices that the rest is missing.
             _damaged(error)
             raise ClientDisconnectedError from None
         finally:
@@ -341,23 +339,12 @@ def _headers(blob: Blob) -> tuple[Header, ...]:
     )
 
 
-def _content_type(blob: Blob) -> bytes:
-    """Return the type of a blob, which its author may have written in any form."""
-    media_type = blob.media_type or ""
-    return (media_type if _MEDIA_TYPE.fullmatch(media_type) else "application/octet-stream").encode()
-
-
 def _base64(hexadecimal: str) -> str:
     return base64.b64encode(bytes.fromhex(hexadecimal)).decode()
 
 
-def _is_known(exchange: HttpExchange, blob: Blob) -> bool:
-    tags = {tag.strip().removeprefix("W/") for tag in exchange.header(b"if-none-match").split(",")}
-    return "*" in tags or f'"{blob.sha256}"' in tags
-
-
 def _range_of(exchange: HttpExchange, blob: Blob) -> tuple[int, int] | None:
-    """Return the bytes that the client wants, all unless it wants one range; None if there is no such range."""
+    """Return the bytes that the client wants, all unless it wants one range; None if the blob has no such range."""
     condition = exchange.header(b"if-range")
     found = _RANGE.fullmatch(exchange.header(b"range"))
     if found is None or (condition and condition != f'"{blob.sha256}"'):

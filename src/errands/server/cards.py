@@ -164,6 +164,12 @@ def _first(value: str) -> str:
     return value.partition(",")[0].strip()
 
 
+def is_known(exchange: HttpExchange, etag: bytes) -> bool:
+    """Return whether the client says in `If-None-Match` that it has the content with this tag."""
+    tags = {tag.strip().removeprefix("W/") for tag in exchange.header(b"if-none-match").split(",")}
+    return "*" in tags or etag.decode() in tags
+
+
 class CardForm(enum.Enum):
     """The form in which the card is written."""
 
@@ -255,35 +261,29 @@ class CardPublisher:
         return document
 
     async def serve(self, exchange: HttpExchange, *, is_older_path: bool = False) -> None:
-        """Send the public card, or 304 if the client has it."""
-        document = self.document(exchange, self._form(exchange, is_older_path))
+        """Send the public card in the form that the client expects, or 304 if the client has it."""
+        form = CardForm.V0_3 if is_older_path else CardForm.BOTH
+        asked = ".".join(exchange.header(b"a2a-version").split(".")[:2])
+        if asked in self._versions:
+            form = CardForm(asked)
+        if len(self._versions) == 1:
+            form = CardForm(self._versions[0])
+        document = self.document(exchange, form)
         headers: tuple[Header, ...] = (
             (b"etag", document.etag),
             (b"last-modified", self._modified.encode()),
             (b"cache-control", b"public, max-age=%d" % _MAX_AGE),
             (b"vary", b"Host, A2A-Version"),
         )
-        if self._is_fresh(exchange, document):
+        if exchange.header(b"if-none-match"):
+            is_fresh = is_known(exchange, document.etag)
+        else:
+            since = exchange.header(b"if-modified-since")
+            try:
+                is_fresh = bool(since) and parsedate_to_datetime(since) >= parsedate_to_datetime(self._modified)
+            except (TypeError, ValueError):
+                is_fresh = False
+        if is_fresh:
             await exchange.respond(304, b"", headers=headers)
         else:
             await exchange.respond(200, document.body, headers=headers)
-
-    def _form(self, exchange: HttpExchange, is_older_path: bool) -> CardForm:
-        """Return the form that this client expects, of those that are served."""
-        if len(self._versions) == 1:
-            return CardForm(self._versions[0])
-        asked = ".".join(exchange.header(b"a2a-version").split(".")[:2])
-        if asked in self._versions:
-            return CardForm(asked)
-        return CardForm.V0_3 if is_older_path else CardForm.BOTH
-
-    def _is_fresh(self, exchange: HttpExchange, document: CardDocument) -> bool:
-        tags = exchange.header(b"if-none-match")
-        if tags:
-            known = {tag.strip().removeprefix("W/") for tag in tags.split(",")}
-            return "*" in known or document.etag.decode() in known
-        since = exchange.header(b"if-modified-since")
-        try:
-            return bool(since) and parsedate_to_datetime(since) >= parsedate_to_datetime(self._modified)
-        except (TypeError, ValueError):
-            return False

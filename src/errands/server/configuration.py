@@ -128,7 +128,7 @@ def make_signer(signing: Sequence[SigningKey] | None, settings: Settings) -> Car
     files = [Path(name.strip()) for name in (settings.card_signing_keys or "").split(",") if name.strip()]
     if not signing and not files:
         if settings.card_signing_jku is not None:
-            raise ConfigurationError("card_signing_jku is set, but there is no key: set card_signing_keys, too")
+            raise ConfigurationError("card_signing_jku needs a key: set card_signing_keys, too")
         return None
     with signing_extra():
         from errands.wire.card_signing import (  # noqa: PLC0415 - an extra

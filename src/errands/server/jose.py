@@ -88,7 +88,7 @@ def read_keys(document: Any, *, shared: bool = False) -> KeySet:
 
 
 def issuer_of(token: str) -> Any:
-    """Return the issuer that a token names. It is not verified: it only tells which keys may fit."""
+    """Return the issuer that a token names. It is not verified: it only shows which keys may fit."""
     try:
         payload = token.split(".")[1]
         claims = msgspec.json.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

@@ -130,10 +130,17 @@ class LargeWork:
         except OverloadedError:
             self._lock.release()
             raise
+
+        def leave() -> None:
+            now = time.monotonic()
+            self._rest_until = max(self._rest_until, now) + REST * (now - began)
+            self.budget.give_back(size)
+            self._lock.release()
+
         try:
             yield
         finally:
-            asyncio.get_running_loop().call_soon(self._leave, size, began)
+            asyncio.get_running_loop().call_soon(leave)
 
     async def _enter(self) -> None:
         if self._waiting >= MOST_WAITING:
@@ -158,9 +165,3 @@ class LargeWork:
                 self._rest_until = 0.0  # it is not made up for when the loop is busy again
                 return
             left = self._rest_until - time.monotonic()
-
-    def _leave(self, size: int, began: float) -> None:
-        now = time.monotonic()
-        self._rest_until = max(self._rest_until, now) + REST * (now - began)
-        self.budget.give_back(size)
-        self._lock.release()

@@ -30,6 +30,15 @@ class _PathPattern(NamedTuple):
     dialect: Dialect
     regex: re.Pattern[str]
 
+    @classmethod
+    def of(cls, route: Route, dialect: Dialect) -> _PathPattern:
+        # A colon separates an id from the verb, so an id in the path has none. Some clients percent-encode it.
+        literal = re.escape(route.path).replace(":", "(?::|%3[Aa])")
+        path = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/:]+)", literal)
+        # `/v1/…` are the paths of version 0.3, so a tenant cannot be called "v1".
+        tenant = r"(?:/(?P<tenant>(?!v1/)[^/:]+))?" if dialect.takes_tenant else ""
+        return cls(route, dialect, re.compile(rf"{tenant}{path}/?"))
+
 
 class Routes:
     """The methods and paths of the protocol versions that a server speaks."""
@@ -51,9 +60,7 @@ class Routes:
             for dialect in dialects
             for name, operation in dialect.methods.items()
         }
-        patterns = [
-            _PathPattern(route, dialect, _compile(route, dialect)) for dialect in dialects for route in dialect.routes
-        ]
+        patterns = [_PathPattern.of(route, dialect) for dialect in dialects for route in dialect.routes]
         # a2akit's clients of 0.3 use the paths of 1.0; only the version header distinguishes them.
         self._patterns = [
             pattern for pattern in patterns if pattern.dialect is not v0_3.REST_A2AKIT or "1.0" not in self.versions
@@ -79,12 +86,3 @@ class Routes:
                 return RoutedOperation(route.operation, dialect, values)
             allowed |= route.methods
         return frozenset(allowed) or None
-
-
-def _compile(route: Route, dialect: Dialect) -> re.Pattern[str]:
-    # A colon separates an id from the verb, so an id in the path has none. Some clients percent-encode it.
-    literal = re.escape(route.path).replace(":", "(?::|%3[Aa])")
-    path = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/:]+)", literal)
-    # `/v1/…` are the paths of version 0.3, so a tenant cannot be called "v1".
-    tenant = r"(?:/(?P<tenant>(?!v1/)[^/:]+))?" if dialect.takes_tenant else ""
-    return re.compile(rf"{tenant}{path}/?")

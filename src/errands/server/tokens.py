@@ -322,7 +322,7 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def current(self) -> KeySet:
-        """Return the keys. Raises `UnavailableError` if there are none that may be used."""
+        """Return the keys. Raises `UnavailableError` without keys that may be used."""
         age = self._clock() - self._fetched_at
         if age > self._refresh_after and (fetching := self._start()) and age > _MAX_STALE:
             await asyncio.shield(fetching)
@@ -485,7 +485,7 @@ def _keep(cache: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> 
 
 
 def claim(claims: Mapping[str, Any], name: str) -> Any:
-    """Return a claim by its name or, as `a.b`, a claim inside another; None if there is none."""
+    """Return a claim by its name or, as `a.b`, a claim inside another; None if the token lacks it."""
     if name in claims:
         return claims[name]
     found: Any = claims

@@ -18,7 +18,8 @@ import msgspec
 from msgspec import inspect
 
 from errands.model import card as cards
-from errands.model.base import JSON_NAMES, Model
+from errands.model.base import JSON_NAMES, A2AObject
+from errands.wire.v0_3_card import InterfaceV03
 
 #: The bindings of the specification. Others may be invented, but hardly any client will know them.
 BINDINGS = ("JSONRPC", "GRPC", "HTTP+JSON")
@@ -73,16 +74,11 @@ _REPLACED = {
 }
 
 
-class _StrictInterfaceV03(Model):
-    url: str
-    transport: str
-
-
 class _StrictSkillV03(cards.AgentSkill):
     security: list[dict[str, list[str]]] | None = None
 
 
-class _StrictCardV03(Model):
+class _StrictCardV03(A2AObject):
     """A card of 0.3 as its specification has it. `v0_3_card` reads others, too."""
 
     name: str
@@ -95,7 +91,7 @@ class _StrictCardV03(Model):
     default_input_modes: list[str]
     default_output_modes: list[str]
     skills: list[_StrictSkillV03]
-    additional_interfaces: list[_StrictInterfaceV03] | None = None
+    additional_interfaces: list[InterfaceV03] | None = None
     provider: cards.AgentProvider | None = None
     documentation_url: str | None = None
     icon_url: str | None = None
@@ -105,13 +101,13 @@ class _StrictCardV03(Model):
     signatures: list[cards.AgentCardSignature] | None = None
 
 
-class _StrictApiKeyV03(Model):
+class _StrictApiKeyV03(A2AObject):
     place: str = msgspec.field(name="in")
     name: str
     description: str | None = None
 
 
-_SCHEMES_V03: dict[str, type[Model]] = {
+_SCHEMES_V03: dict[str, type[A2AObject]] = {
     "apiKey": _StrictApiKeyV03,
     "http": cards.HTTPAuthSecurityScheme,
     "oauth2": cards.OAuth2SecurityScheme,
@@ -258,7 +254,7 @@ _SHOULD: tuple[_Rule, ...] = (
 class _Check:
     """The findings about one form of a card."""
 
-    def __init__(self, version: str, model: type[Model], card: dict[str, Any]) -> None:
+    def __init__(self, version: str, model: type[A2AObject], card: dict[str, Any]) -> None:
         self.version = version
         self.findings: list[CardFinding] = []
         #: The card without what has the wrong type. Lists keep their length, so that positions are those on the card.
@@ -371,7 +367,7 @@ class _Check:
         *holder_path, last = extended.split(".")
         holder = self.card.get(holder_path[0], {}) if holder_path else self.card
         if holder.get(last) and not self.card.get("securitySchemes"):
-            self.warn(extended, "is true, but there is no way to authenticate", "add securitySchemes")
+            self.warn(extended, "is true, but the card has no way to authenticate", "add securitySchemes")
 
     def check_interface(self, interface: dict[str, Any], path: str, field: str, host: str | None) -> None:
         """Check binding and address; `field` has the binding, and `host` is where the card was fetched from."""

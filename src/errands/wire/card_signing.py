@@ -16,7 +16,7 @@ import base64
 import hashlib
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,11 +114,6 @@ def signing_keys(source: KeySource, *, jku: str | None = None) -> list[SigningKe
     return [SigningKey(key.as_dict(private=True), jku=jku) for key in _read_keys(source)]
 
 
-def key_set(keys: Iterable[SigningKey]) -> dict[str, Any]:
-    """Return the JWKS with the public halves of the keys."""
-    return {"keys": [key.public_jwk() for key in keys]}
-
-
 class TrustedKeys:
     """The public keys of the signers that a reader of cards trusts.
 
@@ -202,7 +197,7 @@ def _read_pem(source: bytes, place: str) -> Key:
 def _checked(key: Key, place: str) -> Key:
     if isinstance(key, OctKey) or type(key) not in _ALGORITHMS:
         raise ConfigurationError(
-            f"{place} is a shared secret, and whoever can verify with it can also sign; use RSA, EC or Ed25519"
+            f"{place} is a shared secret, and everyone who can verify with it can also sign; use RSA, EC or Ed25519"
         )
     if isinstance(key, RSAKey) and key.public_key.key_size < _MIN_RSA_BITS:
         raise ConfigurationError(f"{place} is an RSA key of fewer than {_MIN_RSA_BITS} bits")
@@ -240,7 +235,7 @@ def canonical_forms(card: cards.AgentCard, versions: Sequence[str] = ("1.0",)) -
             forms += [plain, _without_empty(plain)]
         if "0.3" in versions:
             forms.append(_old_form(v0_3_card.old_fields(card)))
-        return list(dict.fromkeys(map(_canonical, forms)))
+        return list(dict.fromkeys(map(rfc8785.dumps, forms)))
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the card has no canonical form, so it cannot be signed: {error}") from None
 
@@ -288,10 +283,6 @@ def _without_empty(value: Any, depth: int = _MAX_DEPTH) -> Any:
     return None if value == "" else value
 
 
-def _canonical(value: Any) -> bytes:
-    return rfc8785.dumps(value)
-
-
 # Signing
 
 
@@ -306,23 +297,19 @@ class CardSigner:
         """Return the card with signatures for readers of these versions, after those that it has."""
         signatures = list(card.signatures or ())
         for payload in canonical_forms(card, versions):
-            signatures += self._signatures(payload, base_url)
+            place = (hashlib.sha256(payload).digest(), base_url)
+            if place not in self._known:
+                self._known[place] = [key.sign(payload, base_url=base_url) for key in self.keys]
+                if len(self._known) > _CACHED:
+                    self._known.popitem(last=False)
+            signatures += self._known[place]
         return msgspec.structs.replace(card, signatures=signatures or None)
-
-    def _signatures(self, payload: bytes, base_url: str) -> list[cards.AgentCardSignature]:
-        place = (hashlib.sha256(payload).digest(), base_url)
-        known = self._known.get(place)
-        if known is None:
-            known = self._known[place] = [key.sign(payload, base_url=base_url) for key in self.keys]
-            if len(self._known) > _CACHED:
-                self._known.popitem(last=False)
-        return known
 
 
 def sign_document(raw: bytes, card: cards.AgentCard, keys: Sequence[SigningKey]) -> bytes:
     """Return a card in JSON, which was read as `card`, with signatures added and everything else as it was."""
     fields = msgspec.json.decode(raw, type=dict[str, Any])
-    payloads = [_canonical(_old_form(fields))] if _is_old(fields) else canonical_forms(card)
+    payloads = [rfc8785.dumps(_old_form(fields))] if _is_old(fields) else canonical_forms(card)
     made = [msgspec.to_builtins(key.sign(payload)) for payload in payloads for key in keys]
     return msgspec.json.encode(fields | {"signatures": [*(fields.get("signatures") or ()), *made]})
 
@@ -344,7 +331,7 @@ class _Header(NamedTuple):
 
 
 def verify_card(card: cards.AgentCard, keys: TrustedKeys, *, document: bytes | None = None) -> VerifiedSignature:
-    """Return the first valid signature of a card. Raises `UnverifiedCardError` if there is none.
+    """Return the first valid signature of a card. Raises `UnverifiedCardError` if it has none.
 
     `document` is the JSON that the card was read from, if it is known: a card of 0.3 is signed in its own spelling.
     What is verified is what was read into `card`; fields that readers do not know are not covered and not used.
@@ -353,7 +340,17 @@ def verify_card(card: cards.AgentCard, keys: TrustedKeys, *, document: bytes | N
         raise UnverifiedCardError("the card has no signature")
     if len(card.signatures) > _MAX_SIGNATURES:
         raise UnverifiedCardError(f"the card has {len(card.signatures)} signatures, more than {_MAX_SIGNATURES}")
-    payloads = _payloads(card, document)
+    fields = {} if document is None else msgspec.json.decode(document, type=dict[str, Any])
+    try:
+        payloads = canonical_forms(card)
+        if document is not None and _is_old(fields):
+            fields.pop("signatures", None)
+            payloads += [rfc8785.dumps(_old_form(fields)), rfc8785.dumps(fields)]
+        elif {(one.protocol_version[:3], one.tenant or "") for one in card.supported_interfaces} == {("0.3", "")}:
+            # Only then does the old form cover everything that is on the card.
+            payloads += canonical_forms(card, ("0.3",))
+    except (ConfigurationError, ValueError, RecursionError) as error:
+        raise UnverifiedCardError(f"the card has no canonical form ({error})") from None
     problems: list[str] = []
     for index, signature in enumerate(card.signatures):
         header, problem = _read_header(signature)
@@ -371,21 +368,6 @@ def key_addresses(card: cards.AgentCard) -> list[str]:
     """Return the addresses of key sets that the signatures of a card name. They are not to be trusted as such."""
     headers = [_read_header(signature).protected for signature in (card.signatures or ())[:_MAX_SIGNATURES]]
     return list(dict.fromkeys(jku for header in headers if isinstance(jku := header.get("jku"), str)))
-
-
-def _payloads(card: cards.AgentCard, document: bytes | None) -> list[bytes]:
-    fields = None if document is None else msgspec.json.decode(document, type=dict[str, Any])
-    try:
-        payloads = canonical_forms(card)
-        if fields is not None and _is_old(fields):
-            fields.pop("signatures", None)
-            payloads += [_canonical(_old_form(fields)), _canonical(fields)]
-        elif {(one.protocol_version[:3], one.tenant or "") for one in card.supported_interfaces} == {("0.3", "")}:
-            # Only then does the old form cover everything that is on the card.
-            payloads += canonical_forms(card, ("0.3",))
-    except (ConfigurationError, ValueError, RecursionError) as error:
-        raise UnverifiedCardError(f"the card has no canonical form ({error})") from None
-    return payloads
 
 
 def _is_old(fields: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from errands.errors import A2AError, UnsupportedOperationError
-from errands.model.base import Model
+from errands.model.base import A2AObject
 from errands.model.core import StreamResponse
 from errands.operations import Operation
 
@@ -42,7 +42,7 @@ class Route(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Where a client sends a request over HTTP+JSON. `body` is None for methods that have none."""
+    """Where a client sends a request over HTTP+JSON. Methods without a body have None."""
 
     method: str
     path: str
@@ -70,10 +70,10 @@ class ClientDialect(ABC):
         raise UnsupportedOperationError(f"the agent's dialect has no {operation.name}")
 
     @abstractmethod
-    def write_request(self, operation: Operation, request: Model) -> bytes:
+    def write_request(self, operation: Operation, request: A2AObject) -> bytes:
         """Return the parameters of a JSON-RPC request."""
 
-    def locate(self, operation: Operation, request: Model) -> Located:
+    def locate(self, operation: Operation, request: A2AObject) -> Located:
         """Return method, path, query and body over HTTP+JSON. Raises as `method_of` does."""
         raise UnsupportedOperationError("JSON-RPC has one address for all operations")
 
@@ -101,7 +101,7 @@ class Dialect(ClientDialect):
     routes: Sequence[Route] = ()
     #: Whether events are written as the log has them.
     copies_events = False
-    #: Whether a tenant may stand before the paths: `/{tenant}/tasks/…`.
+    #: Whether a path may begin with a tenant: `/{tenant}/tasks/…`.
     takes_tenant = False
     #: Whether a subscription is over when the task pauses, and not only when it has ended.
     ends_at_pause = False
@@ -120,7 +120,7 @@ class Dialect(ClientDialect):
         raise UnsupportedOperationError("JSON-RPC takes its parameters from the body")
 
     @abstractmethod
-    def write_response(self, operation: Operation, result: Model) -> bytes:
+    def write_response(self, operation: Operation, result: A2AObject) -> bytes:
         """Return the operation's response: the `result` over JSON-RPC, the body over HTTP+JSON."""
 
     @abstractmethod

@@ -44,7 +44,8 @@ class _JustId(msgspec.Struct):
 
 _decode_request = msgspec.json.Decoder(_RpcRequest).decode
 _decode_id = msgspec.json.Decoder(_JustId).decode
-_decode_response = msgspec.json.Decoder(RpcResponse).decode
+#: Returns the answer in a body. Raises `msgspec.DecodeError` when it is not a JSON-RPC answer.
+read_response = msgspec.json.Decoder(RpcResponse).decode
 
 
 def read_request(body: bytes) -> RpcCall:
@@ -100,8 +101,3 @@ def error_bytes(request_id: bytes, error: dict[str, Any]) -> bytes:
 
 def request_bytes(request_id: str, method: str, params: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (encode(request_id), encode(method), params)
-
-
-def read_response(body: bytes | str) -> RpcResponse:
-    """Return the answer in a body. Raises `msgspec.DecodeError` when it is not a JSON-RPC answer."""
-    return _decode_response(body)

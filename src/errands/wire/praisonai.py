@@ -25,7 +25,7 @@ from errands.errors import (
     UnsupportedOperationError,
 )
 from errands.model import core, requests
-from errands.model.base import Metadata, Model, encode
+from errands.model.base import A2AObject, Metadata, encode
 from errands.model.card import AgentCard
 from errands.operations import OPERATIONS, Operation
 from errands.wire.bounds import check_outline
@@ -250,7 +250,7 @@ class _ListParams(msgspec.Struct, rename="camel"):
     snake_context_id: str | None = msgspec.field(default=None, name="context_id")
 
 
-def read_request(method: str, params: bytes, max_parts: int) -> tuple[Operation, Model]:
+def read_request(method: str, params: bytes, max_parts: int) -> tuple[Operation, A2AObject]:
     """Return the operation of a method and its request.
 
     Raises `MethodNotFoundError`, `InvalidParamsError` with the field, `ParseError`, and `PayloadTooLargeError` for more
@@ -456,7 +456,7 @@ class PraisonAI(ClientDialect):
     methods = {method: OPERATIONS[name] for method, name in METHODS.items()}
     lacks = frozenset(OPERATIONS) - frozenset(METHODS.values())
 
-    def write_request(self, operation: Operation, request: Model) -> bytes:
+    def write_request(self, operation: Operation, request: A2AObject) -> bytes:
         values = msgspec.to_builtins(request)
         if isinstance(request, requests.SendMessageRequest):
             message, wanted = request.message, request.configuration

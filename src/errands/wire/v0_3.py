@@ -18,7 +18,7 @@ import msgspec
 from errands import errors
 from errands.errors import A2AError, InvalidParamsError
 from errands.model import core, requests
-from errands.model.base import Model, encode
+from errands.model.base import A2AObject, encode
 from errands.model.card import AgentCard
 from errands.operations import OPERATIONS, Operation
 from errands.wire import v0_3_objects as objects
@@ -28,7 +28,7 @@ from errands.wire.status import ERRORS, STATUS, details_of, from_http, from_json
 from errands.wire.v0_3_card import VERSION, from_v0_3, to_v0_3
 
 #: For each kind of event the field by which one without `kind` is recognised, the event's name, and its struct.
-_KINDS: dict[str, tuple[str, str, type[Model]]] = {
+_KINDS: dict[str, tuple[str, str, type[A2AObject]]] = {
     "message": ("messageId", "message", objects.MessageV03),
     "artifact-update": ("artifact", "artifact_update", objects.ArtifactUpdateV03),
     "status-update": ("taskId", "status_update", objects.StatusUpdateV03),
@@ -50,7 +50,7 @@ class V03Dialect(Dialect):
 
     # The server's side
 
-    def write_response(self, operation: Operation, result: Model) -> bytes:
+    def write_response(self, operation: Operation, result: A2AObject) -> bytes:
         spelling = self.spelling
         match result:
             case requests.SendMessageResponse():
@@ -127,7 +127,7 @@ class V03Dialect(Dialect):
         _, name, model = _KINDS[kind]
         return core.StreamResponse(**{name: self.read(model, raw)})
 
-    def read(self, model: type[Model], raw: Json) -> Any:
+    def read(self, model: type[A2AObject], raw: Json) -> Any:
         """Return what an agent sent as the object of 1.0. Raises `MalformedAnswerError` when it is not a `model`."""
         read = v1_0.read_answer(model, raw)
         try:
@@ -148,11 +148,7 @@ class V03Dialect(Dialect):
         return read
 
     def read_http_error(self, status: int, body: Any) -> A2AError | None:
-        """Return the error in any form that is seen.
-
-        That is: a JSON-RPC error as we and the JavaScript SDK write it, a bare message as from a2a-sdk 0.3, and 1.0's
-        form, which a2a-sdk 1.x uses for 0.3 as well.
-        """
+        """Read a JSON-RPC error (ours and the JavaScript SDK's), a message (a2a-sdk 0.3), or the form of 1.0 (1.x)."""
         if not isinstance(body, dict):
             return None
         if isinstance(body.get("error"), dict):
@@ -317,10 +313,10 @@ class RestV03(V03Dialect):
         files = [_find(part, "file", "fileWithBytes") for part in parts] if isinstance(parts, list) else []
         return REST_ONCE if objects.is_once(software) or any(map(objects.is_encoded_once, files)) else REST
 
-    def write_request(self, operation: Operation, request: Model) -> bytes:
+    def write_request(self, operation: Operation, request: A2AObject) -> bytes:
         return self.locate(operation, request).body or b"{}"
 
-    def locate(self, operation: Operation, request: Model) -> Located:
+    def locate(self, operation: Operation, request: A2AObject) -> Located:
         values = {name: value for name in request.__struct_fields__ if (value := getattr(request, name)) is not None}
         values.pop("tenant", None)
         path = fill_path(f"/v1{_PATHS[operation.name]}", values)

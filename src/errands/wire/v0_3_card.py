@@ -1,7 +1,7 @@
 """The agent card of A2A 0.3: written from the 1.0 card, read into one, and a document that readers of both understand.
 
-In 0.3 one interface stands at the top (`url`, `preferredTransport`) and the others beside it, security is written as
-in OpenAPI, and the extended card is announced at the top. Everything else is spelled alike.
+In 0.3 one interface is at the top (`url`, `preferredTransport`) and the others are in a list, security is written as in
+OpenAPI, and the extended card is announced at the top. Everything else is spelled alike.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from errands.errors import VersionNotSupportedError
 from errands.model import card as cards
-from errands.model.base import Model, encode
+from errands.model.base import A2AObject, encode
 from errands.wire.dialect import Json, MalformedAnswerError
 from errands.wire.v1_0 import from_protojson
 
@@ -26,7 +26,7 @@ PRAISONAI_TRANSPORT = "PRAISONAI"
 Security = list[dict[str, Any]]
 
 
-class InterfaceV03(Model):
+class InterfaceV03(A2AObject):
     url: str
     transport: str
 
@@ -38,7 +38,7 @@ class SkillV03(cards.AgentSkill):
     security: Security | None = None
 
 
-class CardV03(Model):
+class CardV03(A2AObject):
     """What a client needs of a 0.3 card; only the address and the name are required."""
 
     name: str

@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from errands.errors import InvalidParamsError
 from errands.model import core, requests
-from errands.model.base import Metadata, Model
+from errands.model.base import A2AObject, Metadata
 
 # The bytes of files over HTTP+JSON and gRPC, where the official SDKs disagree. The proto has a field for the bytes
 # themselves. The JavaScript SDK puts them there: in JSON they are base64 once. The SDKs for Python, Go and Java put the
@@ -95,7 +95,7 @@ def unwrap_data(data: Any, metadata: Metadata | None) -> core.Part:
 # What is read. Fields of both spellings, and everything has a default: the JSON of a proto leaves out zero values
 
 
-class FileV03(Model):
+class FileV03(A2AObject):
     content: bytes | None = msgspec.field(name="bytes", default=None)
     uri: str | None = None
     file_with_bytes: bytes | None = None
@@ -109,7 +109,7 @@ class FileV03(Model):
             raise ValueError("a file needs either its bytes or its URI")
 
 
-class PartV03(Model):
+class PartV03(A2AObject):
     #: `text`, `file` or `data`. A proto has no kinds: the field that is set decides.
     kind: str = ""
     text: str | None = None
@@ -131,7 +131,7 @@ class PartV03(Model):
             raise ValueError("a part needs exactly one of text, file and data")
 
 
-class MessageV03(Model):
+class MessageV03(A2AObject):
     kind: Literal["message"] = "message"
     message_id: str = ""
     role: str | int = 0
@@ -148,13 +148,13 @@ class MessageV03(Model):
         self.parts = self.parts or self.content
 
 
-class TaskStatusV03(Model):
+class TaskStatusV03(A2AObject):
     state: str | int = 0
     message: MessageV03 | None = None
     timestamp: str | None = None
 
 
-class ArtifactV03(Model):
+class ArtifactV03(A2AObject):
     artifact_id: str = ""
     parts: list[PartV03] = []
     name: str | None = None
@@ -163,7 +163,7 @@ class ArtifactV03(Model):
     extensions: list[str] | None = None
 
 
-class TaskV03(Model):
+class TaskV03(A2AObject):
     kind: Literal["task"] = "task"
     id: str = ""
     context_id: str = ""
@@ -173,7 +173,7 @@ class TaskV03(Model):
     metadata: Metadata | None = None
 
 
-class StatusUpdateV03(Model):
+class StatusUpdateV03(A2AObject):
     kind: Literal["status-update"] = "status-update"
     task_id: str = ""
     context_id: str = ""
@@ -181,7 +181,7 @@ class StatusUpdateV03(Model):
     metadata: Metadata | None = None
 
 
-class ArtifactUpdateV03(Model):
+class ArtifactUpdateV03(A2AObject):
     kind: Literal["artifact-update"] = "artifact-update"
     task_id: str = ""
     context_id: str = ""
@@ -191,7 +191,7 @@ class ArtifactUpdateV03(Model):
     metadata: Metadata | None = None
 
 
-class StreamResponseV03(Model):
+class StreamResponseV03(A2AObject):
     """One event over HTTP+JSON, or the answer to a message; exactly one field is set."""
 
     task: TaskV03 | None = None
@@ -200,26 +200,26 @@ class StreamResponseV03(Model):
     artifact_update: ArtifactUpdateV03 | None = None
 
 
-class TaskListV03(Model):
+class TaskListV03(A2AObject):
     tasks: list[TaskV03] = []
     next_page_token: str = ""
     page_size: int = 0
     total_size: int = 0
 
 
-class AuthenticationV03(Model):
+class AuthenticationV03(A2AObject):
     schemes: list[str] = []
     credentials: str | None = None
 
 
-class PushConfigV03(Model):
+class PushConfigV03(A2AObject):
     url: str = ""
     id: str | None = None
     token: str | None = None
     authentication: AuthenticationV03 | None = None
 
 
-class TaskPushConfigV03(Model):
+class TaskPushConfigV03(A2AObject):
     task_id: str | None = None
     #: In a proto instead of the task's id: `tasks/{task}/pushNotificationConfigs/{config}`.
     name: str = ""
@@ -232,14 +232,14 @@ class CreatePushConfigV03(TaskPushConfigV03):
     config: TaskPushConfigV03 | None = None
 
 
-class PushConfigParamsV03(Model):
+class PushConfigParamsV03(A2AObject):
     """The parameters over JSON-RPC; `id` is the task's."""
 
     id: requests.Id
     push_notification_config_id: str | None = None
 
 
-class SendConfigurationV03(Model):
+class SendConfigurationV03(A2AObject):
     accepted_output_modes: list[str] | None = None
     push_notification_config: PushConfigV03 | None = None
     #: The same as the proto calls it.
@@ -248,7 +248,7 @@ class SendConfigurationV03(Model):
     blocking: bool | None = None
 
 
-class SendParamsV03(Model):
+class SendParamsV03(A2AObject):
     message: MessageV03 | None = None
     #: The message as the proto calls it; a2a-sdk 0.3 writes `message` all the same.
     request: MessageV03 | None = None
@@ -257,7 +257,7 @@ class SendParamsV03(Model):
 
 
 #: The struct of 1.0 for each of 0.3. Their attributes have the same names.
-_MODELS: dict[type[Model], type[Model]] = {
+_MODELS: dict[type[A2AObject], type[A2AObject]] = {
     MessageV03: core.Message,
     TaskStatusV03: core.TaskStatus,
     ArtifactV03: core.Artifact,
@@ -269,7 +269,7 @@ _MODELS: dict[type[Model], type[Model]] = {
 }
 
 
-def _reader(old: type[Model], new: type[Model]) -> Callable[[Spelling, Any], Any]:
+def _reader(old: type[A2AObject], new: type[A2AObject]) -> Callable[[Spelling, Any], Any]:
     """Return the function that makes a `new` of an `old`, attribute by attribute, compiled once."""
     old_types = {field.name: str(field.type) for field in msgspec.structs.fields(old)}
     arguments = []

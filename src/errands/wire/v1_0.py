@@ -19,14 +19,14 @@ import msgspec
 from msgspec import inspect
 
 from errands.errors import A2AError, InvalidParamsError, ParseError
-from errands.model.base import Model, encode
+from errands.model.base import A2AObject, encode
 from errands.model.core import StreamResponse
 from errands.model.requests import Empty
 from errands.operations import OPERATIONS, Operation
 from errands.wire.dialect import Dialect, Json, Located, MalformedAnswerError, Route, fill_path, path_segment
 from errands.wire.status import from_http, from_jsonrpc, to_http, to_jsonrpc
 
-M = TypeVar("M", bound=Model)
+M = TypeVar("M", bound=A2AObject)
 
 # The end of a key from its last underscore: a search for one byte is fast, and each byte is looked at once. Keys in
 # capitals, as in `"ROLE_USER":`, are not ours.
@@ -60,7 +60,7 @@ class V1_0(Dialect):  # noqa: N801
         except msgspec.ValidationError as error:
             raise invalid_params(error) from None
 
-    def write_response(self, operation: Operation, result: Model) -> bytes:
+    def write_response(self, operation: Operation, result: A2AObject) -> bytes:
         return encode(result)
 
     def write_event(self, data: bytes) -> bytes:
@@ -72,10 +72,10 @@ class V1_0(Dialect):  # noqa: N801
     def http_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
         return to_http(error)
 
-    def write_request(self, operation: Operation, request: Model) -> bytes:
+    def write_request(self, operation: Operation, request: A2AObject) -> bytes:
         return encode(request)
 
-    def locate(self, operation: Operation, request: Model) -> Located:
+    def locate(self, operation: Operation, request: A2AObject) -> Located:
         names = {field.name: field.encode_name for field in msgspec.structs.fields(request)}
         values = msgspec.to_builtins(request)
         fields = {name: values[key] for name, key in names.items() if key in values}
@@ -178,7 +178,7 @@ def from_protojson(model: type[M], values: Any) -> M:
     return msgspec.convert(_complete(normalize(values, model), _type_of(model)), model)
 
 
-def normalize(value: Any, model: type[Model]) -> Any:
+def normalize(value: Any, model: type[A2AObject]) -> Any:
     """Return `model`'s fields in camelCase, enums by name and without nulls, at every level; the rest as it is."""
     if not isinstance(value, dict):
         return value
@@ -204,7 +204,7 @@ def normalize(value: Any, model: type[Model]) -> Any:
 
 class _KnownField(NamedTuple):
     name: str
-    nested: type[Model] | None
+    nested: type[A2AObject] | None
     #: Any JSON value, of which null is one.
     is_any: bool
     #: The names of a protobuf enum, each at the index that is its number; empty for other types.
@@ -212,11 +212,11 @@ class _KnownField(NamedTuple):
 
 
 @cache
-def _names_of(model: type[Model]) -> dict[str, _KnownField]:
+def _names_of(model: type[A2AObject]) -> dict[str, _KnownField]:
     names: dict[str, _KnownField] = {}
     for field in msgspec.structs.fields(model):
         kinds = list(_types_in(field.type))
-        nested = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Model)), None)
+        nested = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, A2AObject)), None)
         enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, enum.Enum)]
         # The enums of protobuf begin with the unspecified value, which has the number 0.
         numbered = [[member.value for member in kind] for kind in enums if "UNSPECIFIED" in kind.__members__]

@@ -239,7 +239,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     # Model capabilities
     "a generator without a mount": (
         put("analyst", "model_capabilities", value=["image-generation"]),
-        "model_capabilities[0]: is image-generation, but there is no mount for what it makes; add mount: task",
+        "model_capabilities[0]: is image-generation, but the agent has no mount for what it makes; add mount: task",
     ),
     "a model capability that is a capability": (
         put("agent", "model_capabilities", value=["analyst"]),

@@ -49,14 +49,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a session before it is there": (
         {"stateful_session": {**SESSION, "create": {"method": "GET", "url": "https://example.com/{session.id}"}}},
-        (
-            "stateful_session.create.url: uses {session.id}, but there is no id in session; declare it, or remove "
-            "{session.id}"
-        ),
+        ("stateful_session.create.url: uses {session.id}, but session has no id; declare it, or remove {session.id}"),
     ),
     "a key that is not extracted": (
         {"stateful_session": {**SESSION, "destroy": {"method": "DELETE", "url": "https://example.com/{session.idd}"}}},
-        "stateful_session.destroy.url: uses {session.idd}, but there is no idd in session; did you mean id?",
+        "stateful_session.destroy.url: uses {session.idd}, but session has no idd; did you mean id?",
     ),
     "the hooks of another page": (
         {"stateful_session": {**SESSION, "teardown": {}}},

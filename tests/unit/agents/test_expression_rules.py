@@ -84,22 +84,19 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "a parameter that is not declared": (
         put(*HTTP, "url", value="https://example.com/{parameters.pth}"),
-        (
-            "actions[0].execute.stateless_http.url: uses {parameters.pth}, but there is no pth in parameters; did you "
-            "mean path?"
-        ),
+        ("actions[0].execute.stateless_http.url: uses {parameters.pth}, but parameters has no pth; did you mean path?"),
     ),
     "a setting that is not declared": (
         put(*HTTP, "headers", value={"X-Key": "{settings.github.key}"}),
         (
-            "actions[0].execute.stateless_http.headers.X-Key: uses {settings.github.key}, but there is no github.key "
-            "in settings; did you mean github.token?"
+            "actions[0].execute.stateless_http.headers.X-Key: uses {settings.github.key}, but settings has no "
+            "github.key; did you mean github.token?"
         ),
     ),
     "a session where there is none": (
         put(*HTTP, "body", value={"id": ["{session.id}"]}),
         (
-            "actions[0].execute.stateless_http.body.id[0]: uses {session.id}, but there is no id in session; declare "
+            "actions[0].execute.stateless_http.body.id[0]: uses {session.id}, but session has no id; declare "
             "it, or remove {session.id}"
         ),
     ),

@@ -162,7 +162,7 @@ async def test_a_file_is_passed_on_as_a_map_and_shown_as_a_line(evaluators: Eval
     assert await run("[file('report.pdf')]") == ["report.pdf (application/pdf, 1.2 kB)"]
     with pytest.raises(CelError, match=r"the path '../x' leads out of the mount"):
         await run("file('../x')")
-    with pytest.raises(CelError, match=r"none.txt: there is no such file"):
+    with pytest.raises(CelError, match=r"none.txt: the file does not exist"):
         await run("file('none.txt')")
 
 

@@ -240,7 +240,7 @@ def test_a_folder_that_is_a_package_is_python(manifests: Path) -> None:
     ("options", "words"),
     [
         (ManifestOptions(model="scripted"), "choose one with agent=... or --agent: clerk, boss"),
-        (ManifestOptions(agent="nobody", model="scripted"), "desk: there is no agent 'nobody'; available: clerk, boss"),
+        (ManifestOptions(agent="nobody", model="scripted"), "desk: unknown agent 'nobody'; available: clerk, boss"),
         (ManifestOptions(agent="clerk"), "desk: clerk: the agent names no model"),
         (ManifestOptions("clerk", "scripted", Path("nowhere.yaml")), "the tool settings nowhere.yaml cannot be read"),
     ],

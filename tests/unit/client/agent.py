@@ -11,7 +11,7 @@ import msgspec
 
 from errands.client import A2AClient
 from errands.errors import A2AError
-from errands.model.base import Model, encode
+from errands.model.base import A2AObject, encode
 from errands.model.card import AgentCapabilities, AgentCard, AgentInterface
 from errands.model.core import (
     Artifact,
@@ -148,7 +148,7 @@ class ScriptedAgent:
                 return Call(name, params, request)
         raise AssertionError(f"no operation for {request.method} {request.url}")
 
-    def result(self, model: Model | None) -> httpx.Response:
+    def result(self, model: A2AObject | None) -> httpx.Response:
         body = b"null" if model is None else encode(model)
         return httpx.Response(200, content=self.enveloped(body))
 

@@ -10,7 +10,7 @@ import pytest
 
 from errands.client import AnswerLostError
 from errands.errors import TaskNotFoundError, UnavailableError
-from errands.model.base import Model
+from errands.model.base import A2AObject
 from errands.model.core import PAUSED_STATES, SETTLED_STATES, TaskState
 from errands.model.requests import SendMessageResponse
 from tests.clock import let_pass
@@ -27,7 +27,7 @@ def settled(states: frozenset[TaskState]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("state", sorted(states), ids=lambda state: state.short)
 
 
-def then(agent: ScriptedAgent, answer: Model | Exception) -> Callable[[Call], httpx.Response]:
+def then(agent: ScriptedAgent, answer: A2AObject | Exception) -> Callable[[Call], httpx.Response]:
     """Answer, and let time pass while the client waits to ask again."""
 
     def answered(_: Call) -> httpx.Response:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from errands.agents.delegation import Delegate, Delegation, DelegationError, LocalDelegate
-from errands.agents.exposed import exposed_part
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.model.core import COMPLETED, Message, Part, Role
 from errands.model.log import Scope
+from errands.model.marks import exposed_part
 from errands.policy.records import DelegationBegan, Started
 from errands.policy.run import Run
 from errands.runtime.context import TaskContext

@@ -96,15 +96,15 @@ def test_sizes_are_told_for_people(size: int, shown: str) -> None:
 
 async def test_what_is_not_there_cannot_be_read(files: LocalFiles) -> None:
     for path in ("a.txt", "a/b/c.txt"):
-        with pytest.raises(MountError, match=f"{path}: there is no such file"):
+        with pytest.raises(MountError, match=f"{path}: the file does not exist"):
             await files.read(path)
-        with pytest.raises(MountError, match=f"{path}: there is no such file"):
+        with pytest.raises(MountError, match=f"{path}: the file does not exist"):
             await files.info(path)
 
 
 async def test_before_the_first_write_there_is_nothing(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path / "none", PREFIX, max_bytes=10)
-    with pytest.raises(MountError, match="no such file"):
+    with pytest.raises(MountError, match="does not exist"):
         await files.read("a.txt")
     assert not (tmp_path / "none").exists()
 
@@ -138,7 +138,7 @@ async def test_folders_pipes_and_devices_are_no_files(files: LocalFiles, root: P
     with pytest.raises(MountError, match="is a file or a link, not a folder"):
         await files.write("folder/a.txt/b.txt", "x")
     os.mkfifo(root / "shop/support/t1/pipe")
-    with pytest.raises(MountError, match="no such file"):
+    with pytest.raises(MountError, match="does not exist"):
         await files.read("pipe")
     assert sorted(entry.name for entry in (root / "shop/support/t1").iterdir()) == ["folder", "pipe"]
 

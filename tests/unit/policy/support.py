@@ -6,7 +6,7 @@ from typing import Any
 
 from errands.policy import cel
 from errands.policy.cel import NameScope, Session, Variables, run, scopes
-from errands.policy.context import Context, replay
+from errands.policy.context_object import Context, replay
 from errands.policy.records import (
     AnyRecord,
     CapabilityErrored,

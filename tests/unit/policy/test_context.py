@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from errands.policy.cel import Call, Session
-from errands.policy.context import Context, replay
+from errands.policy.context_object import Context, replay
 from errands.policy.records import (
     Answered,
     AnyRecord,

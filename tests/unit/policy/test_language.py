@@ -26,7 +26,7 @@ from errands.policy.cel import (
 )
 from errands.policy.cel.program import engine
 from errands.policy.cel.values import normalise
-from errands.policy.context import Context
+from errands.policy.context_object import Context
 from errands.policy.records import Started
 from tests.unit.policy.support import NOW, value_of
 
@@ -252,8 +252,8 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_everything_can_be_imported_without_the_extra_and_only_expressions_need_it() -> None:
     script = (
         "import sys; sys.modules['cel_expr_python'] = None\n"
-        "from errands.policy import context, limits, records, steps, template\n"
-        "context.Context(records.Started(at='', agent='a')).plain()\n"
+        "from errands.policy import context_object, limits, records, steps, template\n"
+        "context_object.Context(records.Started(at='', agent='a')).plain()\n"
         "try: steps.compile_steps(steps.Phase.BEFORE, [steps.StepConfig(assert_='true')])\n"
         "except steps.ConfigurationError as error: print(error)\n"
     )

@@ -6,7 +6,7 @@ import pytest
 
 from errands.clock import from_iso
 from errands.errors import ConfigurationError
-from errands.policy.context import Context, replay
+from errands.policy.context_object import Context, replay
 from errands.policy.limits import (
     Exceeded,
     Limits,

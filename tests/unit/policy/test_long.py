@@ -25,7 +25,7 @@ from errands.policy.cel.evaluators import (
     use_evaluators,
 )
 from errands.policy.cel.values import MOST_SEEN, as_seen, is_cut
-from errands.policy.context import Context
+from errands.policy.context_object import Context
 from errands.policy.records import CapabilityFinished, Decided, InputArrived, Started
 from errands.policy.template import compile_template
 from errands.runtime.settings import Settings

@@ -8,8 +8,8 @@ import pytest
 
 from errands.policy import cel
 from errands.policy.cel import CelError, NameScope, scopes
-from errands.policy.cel.tokens import CONTEXT, RECORD, Shape
-from errands.policy.context import Context
+from errands.policy.cel.syntax import CONTEXT, RECORD, Shape
+from errands.policy.context_object import Context
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, OutputGiven, Started
 
 AT = "2026-05-20T03:45:00Z"

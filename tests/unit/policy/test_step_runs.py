@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from errands.policy.cel import Call, CallFailed, Session, Suspended
-from errands.policy.context import Context
+from errands.policy.context_object import Context
 from errands.policy.records import CapabilityFinished
 from errands.policy.steps import (
     Blocked,

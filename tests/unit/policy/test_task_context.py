@@ -8,7 +8,7 @@ import pytest
 
 from errands.policy import cel
 from errands.policy.cel import CelError, NameScope, Suspended, scopes
-from errands.policy.context import Context
+from errands.policy.context_object import Context
 from tests.unit.policy.support import LATER, NOW, STARTED, a_run, said, value_of
 
 LISTS = ["timestamps", "inputs", "outputs", "successful", "errored", "restricted"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -72,13 +71,6 @@ def test_tokens_of_providers_are_written_with_or_without_parentheses(source: str
 def test_settings_that_stand_in_one_another_are_found() -> None:
     settings = {"github": {"token": "t", "app": {"id": 7}}, "plain": 1}
     assert rendered("{settings.github.token}/{settings.github.app.id}", scopes.REQUEST, settings=settings) == "t/7"
-
-
-def test_what_expressions_give_is_escaped_and_the_rest_is_not() -> None:
-    template = compile_template(scopes.REQUEST, "https://a.test/{parameters.path}?q={parameters.q}")
-    variables = Variables({}, parameters={"path": "../x", "q": "a&b"})
-    text = asyncio.run(template.text(variables, Session(NOW), escape=lambda value: quote(value, safe="")))
-    assert text == "https://a.test/..%2Fx?q=a%26b"
 
 
 @pytest.mark.parametrize(

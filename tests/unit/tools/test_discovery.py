@@ -119,7 +119,7 @@ async def test_what_fits_nothing_that_was_discovered_is_told(
     functions = await toolbox(found).functions()
     assert [record.getMessage() for record in caplog.records] == ["crm: include names 'delete', which does not exist"]
     assert unapplied("crm", found.agents[0].capabilities["crm"], functions) == [
-        "a step has match 'delete', but there is no such operation",
+        "a step has match 'delete', which is not an operation",
         "the binding 'owner' matches no parameter",
     ]
 

@@ -227,7 +227,7 @@ async def test_a_call_of_an_mcp_server_with_a_compressed_answer_was_carried_out(
 
 
 async def test_a_message_to_a_remote_agent_with_a_compressed_answer_was_sent(service: Packed) -> None:
-    with pytest.raises(DelegationError, match=r"writer was asked, but there is no usable answer: .*it is compressed"):
+    with pytest.raises(DelegationError, match=r"writer was asked, but gave no usable answer: .*it is compressed"):
         await ask_remote_agent(f"{service.url}/packing-agent")
 
 

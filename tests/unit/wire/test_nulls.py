@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from errands.errors import InvalidParamsError, ParseError
-from errands.model.base import Model
+from errands.model.base import A2AObject
 from errands.model.core import (
     Artifact,
     Message,
@@ -57,7 +57,7 @@ def with_nulls(value: Any) -> Any:
     ],
     ids=lambda request: type(request).__name__,
 )
-def test_a_request_may_have_nulls(request_: Model) -> None:
+def test_a_request_may_have_nulls(request_: A2AObject) -> None:
     assert v1_0.read_body(type(request_), msgspec.json.encode(with_nulls(request_))) == request_
 
 
@@ -76,7 +76,7 @@ def test_a_null_where_something_is_needed_is_refused_by_its_name() -> None:
     ],
     ids=["task", "status", "artifact", "list"],
 )
-def test_an_answer_may_have_nulls(answer: Model) -> None:
+def test_an_answer_may_have_nulls(answer: A2AObject) -> None:
     assert v1_0.read_answer(type(answer), msgspec.json.encode(with_nulls(answer))) == answer
 
 

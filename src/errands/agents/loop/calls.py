@@ -71,7 +71,10 @@ class Calls:
         results = await asyncio.gather(*making, return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
-            raise min(errors, key=_rank)
+            # An unexpected error matters most, then the end of the task, then a review.
+            expected = (TaskStoppedError, ReviewPendingError, _Skipped)
+            unexpected = [error for error in errors if not isinstance(error, expected)]
+            raise next(iter(unexpected + [error for kind in expected for error in errors if isinstance(error, kind)]))
 
     def _to_wait_for(self, calls: Sequence[FunctionCall], index: int) -> list[int]:
         """Return the calls of the same answer that must be over first."""
@@ -105,7 +108,7 @@ class Calls:
                 self._show(call.id, call.name, await self._script(call, at), takes_turn=True)
             else:
                 names = ", ".join(offer.name for offer in self._repertoire.offers) or "none"
-                content = {"error": f"there is no function {call.name[:80]!r}; there are: {names}"}
+                content = {"error": f"unknown function {call.name[:80]!r}; available: {names}"}
                 self._show(call.id, call.name, content, takes_turn=True)
 
     def _show(self, call: str, function: str, content: Json, *, takes_turn: bool = False) -> None:
@@ -159,7 +162,7 @@ class Calls:
         return await overseen.begin(arguments, form=overseer.session_key(routine.form))
 
     def _begun_before(self, call: str, routine: Routine) -> CapabilityBegan | None:
-        """Return the record of the call if it has begun in its present form; otherwise everything is decided anew."""
+        """Return the record of the call if it has begun in its present form; otherwise everything is decided again."""
         began = self._progress.began.get(call)
         if began is None or began.form == self._overseer.session_key(routine.form):
             return began
@@ -176,7 +179,7 @@ class Calls:
         """Return the values of the bindings. Raises `ArgumentsError`, which does not repeat any values."""
         files = self._overseer.files
         mount = {} if files is None else {"mount": files.described}
-        variables = Variables(self._run.plain(), runtime=self._overseer.runtime, **mount)
+        variables = Variables(self._run.context.plain(), runtime=self._overseer.runtime, **mount)
         bound: dict[str, Json] = {}
         for name, binding in routine.bindings.items():
             if name in without:
@@ -253,7 +256,7 @@ class Calls:
             call=f"{self._run.task_id}:{began.call}",
             action=function.action,
             arguments=began.arguments,
-            context=self._run.plain(),
+            context=self._run.context.plain(),
             session=session,
             perform=self._overseer.perform(key),
             state=self._progress.tools.get(tool, {}),
@@ -341,9 +344,3 @@ class Calls:
 
 class _Skipped(Exception):
     """A call that had to wait for another that did not end; it is made another time."""
-
-
-def _rank(error: BaseException) -> int:
-    """Return which of several errors matters: an unexpected one, then the end of the task, then a review."""
-    expected = (TaskStoppedError, ReviewPendingError, _Skipped)
-    return next((rank for rank, kind in enumerate(expected, 1) if isinstance(error, kind)), 0)

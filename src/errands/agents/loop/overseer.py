@@ -1,7 +1,7 @@
 """The overseer of agents from manifests: the enforcement of every agent, with what a manifest declares.
 
-A manifest declares functions, a model and files. Its steps may call tools and reach files, and what a task has begun
-elsewhere, such as sessions of tools and tasks of other agents, is let go of before the task ends.
+A manifest declares functions, a model and files. Its steps may call tools and reach files. Before a task ends, the
+sessions of its tools are closed and the tasks that it delegated are canceled.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from errands.errors import TaskStoppedError
 from errands.model.core import CANCELED, StreamResponse
 from errands.model.log import EventKind
 from errands.policy import records
+from errands.policy.agent_oversight import AgentOversight
 from errands.policy.cel import Call, CallFailed, Perform
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.enforcement import TurnOverseer, ask_reviewer
-from errands.policy.oversight import AgentOversight
 from errands.policy.records import Answered, AnyRecord, CapabilityBegan, Reason
 from errands.policy.run import Run
 from errands.runtime.oversight import Admitted, Overseer
@@ -114,7 +114,7 @@ class ManifestOverseer(TurnOverseer):
         return Admitted(self.stored.task, self.options)
 
     def hold_back(self, kind: EventKind, update: StreamResponse) -> bool:
-        """See `Overseer.hold_back`. The turn streams nothing that guardrails have yet to look at."""
+        """See `Overseer.hold_back`. The turn streams nothing before guardrails have looked at it."""
         return False
 
     async def end(self, ending: Ending) -> None:
@@ -123,7 +123,7 @@ class ManifestOverseer(TurnOverseer):
     # Ends
 
     async def stop(self, reason: Reason, text: str, *last: AnyRecord) -> NoReturn:
-        """See `TurnOverseer.stop`. The turn ends when the calls that run beside this one have come to their ends."""
+        """See `TurnOverseer.stop`. The turn ends when the calls that run beside this one have ended."""
         run = await self.run()
         run.note(*last, records.Ended(at=run.now(), reason=reason, detail=text))
         raise TaskStoppedError(text, reason)

@@ -18,7 +18,7 @@ from errands.agents.script import offer as script_offer
 from errands.agents.tools.toolbox import unapplied
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
-from errands.policy.cel.tokens import CAPABILITIES
+from errands.policy.cel.syntax import CAPABILITIES
 from errands.policy.document import NO_POLICY, CompiledPolicy, Rules, joined
 from errands.policy.enforcement import CapabilityRules
 from errands.policy.limits import Limits, stricter, with_defaults
@@ -68,7 +68,7 @@ class Routine:
         self.looks_back = (
             bool(before_first.steps)
             or any(step.action == "invoke" for step in around)
-            or any(map(_reads_capabilities, programs))
+            or any(not path or path[0] in CAPABILITIES for program in programs for path in program.needs)
         )
 
     @property
@@ -78,10 +78,6 @@ class Routine:
     @property
     def is_delegation(self) -> bool:
         return self.function.target != "tool"
-
-
-def _reads_capabilities(program: Program) -> bool:
-    return any(not path or path[0] in CAPABILITIES for path in program.needs)
 
 
 class Plan:
@@ -149,7 +145,7 @@ class Plan:
         for ref, begins in prefixes.items():
             problems = unapplied(ref, self.agent.capabilities.get(ref, Capability()), functions)
             problems += [
-                f"the policy has rules for {name}, and there is no such function"
+                f"the policy has rules for {name}, which is not a function"
                 for name in missing
                 if name.startswith(tuple(begins))
             ]

@@ -78,7 +78,7 @@ class Progress:
                 self.tools = {}
 
     def forget(self, call: str) -> None:
-        """Forget that a call has begun, because it is decided anew."""
+        """Forget that a call has begun, because it is decided again."""
         del self.began[call]
         self.calls.discard(call)
 

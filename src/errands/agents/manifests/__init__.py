@@ -3,7 +3,7 @@
     load(path)      returns `Manifests`, or raises `ManifestError` with everything that is wrong
     examine(path)   returns a `Report` and raises nothing
 
-Files are read, and nothing is run or fetched. From text to manifests: `nodes` (YAML with lines) → `reading` (structs of
+Files are read, and nothing is run or fetched. From text to manifests: `yaml_nodes` (with lines) → `reading` (structs of
 `documents`) → `loading` → `rules`. `findings` collects what is wrong. `functions` is what the model sees of manifests.
 """
 

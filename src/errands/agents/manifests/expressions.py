@@ -1,4 +1,4 @@
-"""Check the CEL expressions and templates of manifests where they stand.
+"""Check the CEL expressions and templates of manifests.
 
 `errands.policy` compiles them and knows the fields that every context has. Added here are hints for common mistakes,
 and the names that only an agent or a tool declares: functions, parameters, exposed values and settings.
@@ -15,7 +15,7 @@ import msgspec
 from errands.agents.manifests.findings import Place, suggestion
 from errands.policy import cel
 from errands.policy.cel import NameScope
-from errands.policy.cel.tokens import Item, Path, Shape, missing, reads_in, written
+from errands.policy.cel.syntax import Item, Path, Shape, missing, reads_in, written
 from errands.policy.template import compile_binding, compile_template
 
 #: What an expression must be: a boolean, a boolean that waits for nothing, a map, any value, a bound value, or a string
@@ -167,5 +167,5 @@ def check_template(
             # Settings may have dots in their names.
             if names is not None and not any(path == name or path.startswith(f"{name}.") for name in names):
                 remedy = suggestion(reference.steps[0], names, f"declare it, or remove {{{reference}}}")
-                place.error(f"uses {{{reference}}}, but there is no {path} in {reference.root}", remedy)
+                place.error(f"uses {{{reference}}}, but {reference.root} has no {path}", remedy)
         check_expression(value, scope, place, "template", readable)

@@ -13,7 +13,7 @@ from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import DISCOVERING, MESSAGE, Function, Manifests, backend, backends
 from errands.agents.manifests.patterns import JsonPathError, compile_path
 from errands.policy.cel import NameScope, scopes
-from errands.policy.cel.tokens import CONTEXT, RECORD, Shape
+from errands.policy.cel.syntax import CONTEXT, RECORD, Shape
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, capability_name
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -117,7 +117,7 @@ def check_agent(agent: Agent, place: Place, manifests: Manifests) -> None:
             remedy = suggestion(name, MODEL_CAPABILITIES, "check it")
             inner.warn(f"is {quoted(name)}, which few providers support", remedy)
         elif MODEL_CAPABILITIES[name] and agent.mount == "none":
-            inner.error(f"is {name}, but there is no mount for what it makes", "add mount: task")
+            inner.error(f"is {name}, but the agent has no mount for what it makes", "add mount: task")
     _AgentRules(agent, manifests).check_expressions(place)
 
 
@@ -396,22 +396,18 @@ def check_tool(tool: Tool, place: Place) -> None:
             problem = f"is {quoted(action.name)}, the same function as the action {quoted(seen[name])}"
             (inner / "name").error(problem, "give it another name")
         seen.setdefault(name, action.name)
-        _check_action(tool, action, inner)
-
-
-def _check_action(tool: Tool, action: Action, place: Place) -> None:
-    schemas.check_schema(action.parameters, place / "parameters")
-    for name in schemas.properties(action.parameters).keys() & schemas.properties(tool.parameters).keys():
-        problem = "is also declared for all actions; this one is used here"
-        (place / "parameters" / "properties" / name).warn(problem, "remove one of the two")
-    found = [name for name, _ in backends(action)]
-    if len(found) == 1:
-        name, document = backend(tool, action)
-        _check_backend(document, tool, action, place / "execute" / name)
-    elif found or not (place / "execute").is_wrong_inside:
-        problem = f"has {' and '.join(found)}" if found else "has no backend"
-        choices = ", ".join(action.execute.__struct_fields__)
-        (place / "execute").error(problem, f"write exactly one of {choices}")
+        schemas.check_schema(action.parameters, inner / "parameters")
+        for name in schemas.properties(action.parameters).keys() & schemas.properties(tool.parameters).keys():
+            problem = "is also declared for all actions; this one is used here"
+            (inner / "parameters" / "properties" / name).warn(problem, "remove one of the two")
+        written = [name for name, _ in backends(action)]
+        if len(written) == 1:
+            name, document = backend(tool, action)
+            _check_backend(document, tool, action, inner / "execute" / name)
+        elif written or not (inner / "execute").is_wrong_inside:
+            problem = f"has {' and '.join(written)}" if written else "has no backend"
+            choices = ", ".join(action.execute.__struct_fields__)
+            (inner / "execute").error(problem, f"write exactly one of {choices}")
 
 
 def is_header_name(name: str) -> bool:

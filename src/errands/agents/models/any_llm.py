@@ -156,15 +156,9 @@ class AnyLlmModel(Model):
                 await closing
 
     def _provider(self, name: str) -> Any:
-        """Return a provider of any-llm.
-
-        Raises `ConfigurationError` if the provider is unknown, or if its package or key is missing.
-        """
-        if name not in self._made:
-            self._made[name] = self._make(name)
-        return self._made[name]
-
-    def _make(self, name: str) -> Any:
+        """Return a provider of any-llm. Raises `ConfigurationError` if it is unknown, or lacks its package or key."""
+        if name in self._made:
+            return self._made[name]
         try:
             any_llm = importlib.import_module("any_llm")
         except ImportError as error:
@@ -200,14 +194,16 @@ class AnyLlmModel(Model):
             options["max_retries"] = self._retries
         try:
             if kind is None:
-                return any_llm.AnyLLM.create_openai_compatible(name, base_url, **options)
-            return any_llm.AnyLLM.create(name, api_base=base_url, **options)
+                self._made[name] = any_llm.AnyLLM.create_openai_compatible(name, base_url, **options)
+            else:
+                self._made[name] = any_llm.AnyLLM.create(name, api_base=base_url, **options)
         except any_llm.exceptions.MissingApiKeyError:
-            raise ConfigurationError(f"there is no API key for {name}: set {self._keys[name]}") from None
+            raise ConfigurationError(f"{name} needs an API key: set {self._keys[name]}") from None
         except ImportError:
             raise ConfigurationError(f"{name} needs a package: pip install 'any-llm-sdk[{name}]'") from None
         except Exception as error:
             raise ConfigurationError(f"{name} cannot be used ({type(error).__name__}): check its settings") from None
+        return self._made[name]
 
 
 def split(model: str) -> tuple[str, str]:

@@ -7,12 +7,13 @@ import binascii
 import re
 import urllib.parse
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, ModelSaid, Offer, Question, Said, UserSaid
-from errands.policy.cel.values import Json
+from errands.policy.cel.values import Json, as_text
 
 #: Bytes of an answer, text and arguments together.
 MAX_BYTES = 5 * 1024 * 1024
@@ -38,11 +39,6 @@ def tools(offers: tuple[Offer, ...]) -> list[dict[str, Any]]:
     return [{"type": "function", "function": msgspec.structs.asdict(offer)} for offer in offers]
 
 
-def as_text(content: Json) -> str:
-    """Return a string as it is, anything else as JSON."""
-    return content if isinstance(content, str) else msgspec.json.encode(content).decode()
-
-
 def _message(said: Said) -> dict[str, Any]:
     match said:
         case UserSaid(parts):
@@ -52,20 +48,18 @@ def _message(said: Said) -> dict[str, Any]:
                 return {"role": "user", "content": "\n".join(part["text"] for part in content)}
             return {"role": "user", "content": content}
         case ModelSaid(text, calls):
-            called = {"tool_calls": [_tool_call(call) for call in calls]} if calls else {}
-            return {"role": "assistant", "content": text or None, **called}
-        case FunctionSaid(call, _, content):
-            return {"role": "tool", "tool_call_id": call, "content": as_text(content)}
-
-
-def _tool_call(call: FunctionCall) -> dict[str, Any]:
-    # Some servers parse the arguments of earlier calls and fail on anything but a JSON object.
-    arguments = {"unreadable": call.raw} if call.arguments is None else call.arguments
-    # Servers refuse a whole conversation for an invalid name, which a model can make up.
-    name = _NOT_IN_NAMES.sub("_", call.name)[:64] or "_"
-    function = {"name": name, "arguments": msgspec.json.encode(arguments).decode()}
-    extra = {"extra_content": call.extra} if call.extra else {}
-    return {"id": call.id, "type": "function", "function": function, **extra}
+            called: list[dict[str, Any]] = []
+            for call in calls:
+                # Some servers parse the arguments of earlier calls and fail on anything but a JSON object.
+                arguments = {"unreadable": call.raw} if call.arguments is None else call.arguments
+                # Servers refuse a whole conversation for an invalid name, which a model can make up.
+                name = _NOT_IN_NAMES.sub("_", call.name)[:64] or "_"
+                function = {"name": name, "arguments": msgspec.json.encode(arguments).decode()}
+                extra = {"extra_content": call.extra} if call.extra else {}
+                called.append({"id": call.id, "type": "function", "function": function, **extra})
+            return {"role": "assistant", "content": text or None, **({"tool_calls": called} if called else {})}
+        case FunctionSaid(answered, _, result):
+            return {"role": "tool", "tool_call_id": answered, "content": as_text(result)}
 
 
 def _part(part: dict[str, Json]) -> dict[str, Any]:
@@ -149,30 +143,27 @@ class Assembly:
         for choice in completion.choices[:1]:
             message = choice.message if is_whole else choice.delta
             for piece in message.tool_calls or []:
-                self._add_call(piece, is_whole)
+                # An empty piece counts, too, so that a stream of them comes to an end.
+                self._counted("{}")
+                call = None if is_whole else self._open.get(piece.index)
+                # Another id at the same index is another call: some providers do not count.
+                if call is None or (piece.id and call.id and piece.id != call.id):
+                    call = _PartialCall()
+                    self._calls.append(call)
+                    if not is_whole:
+                        self._open[piece.index] = call
+                call.id = call.id or piece.id or ""
+                if piece.function is not None:
+                    # Some providers repeat the name with every piece.
+                    call.name = call.name or _clean(piece.function.name)
+                    call.arguments += self._counted(piece.function.arguments)
+                call.extra = getattr(piece, "extra_content", None) or call.extra
             text = self._counted(message.content or getattr(message, "refusal", None))
             if is_whole or choice.finish_reason is not None:
                 self.is_finished = True
                 self.incomplete = choice.finish_reason if choice.finish_reason in _CUT else None
         self._texts.append(text)
         return text
-
-    def _add_call(self, piece: Any, is_whole: bool) -> None:
-        # An empty piece counts, too, so that a stream of them comes to an end.
-        self._counted("{}")
-        call = None if is_whole else self._open.get(piece.index)
-        # Another id at the same index is another call: some providers do not count.
-        if call is None or (piece.id and call.id and piece.id != call.id):
-            call = _PartialCall()
-            self._calls.append(call)
-            if not is_whole:
-                self._open[piece.index] = call
-        call.id = call.id or piece.id or ""
-        if piece.function is not None:
-            # Some providers repeat the name with every piece.
-            call.name = call.name or _clean(piece.function.name)
-            call.arguments += self._counted(piece.function.arguments)
-        call.extra = getattr(piece, "extra_content", None) or call.extra
 
     def _counted(self, given: str | None) -> str:
         text = _clean(given)
@@ -192,8 +183,8 @@ class Assembly:
         if estimated:
             sent = (*messages(self._question), *tools(self._question.offers))
             self._prompt_tokens = _estimate(msgspec.json.encode(one).decode() for one in sent)
-            written = [one for call in self._calls for one in (call.name, call.arguments)]
-            self._completion_tokens = _estimate([text, *written])
+            called = (one for call in self._calls for one in (call.name, call.arguments))
+            self._completion_tokens = _estimate([text, *called])
         # The ids must be unique in the conversation.
         used = {call.id for said in self._question.said if isinstance(said, ModelSaid) for call in said.calls}
         calls: list[FunctionCall] = []
@@ -201,9 +192,14 @@ class Assembly:
             if not call.id or call.id in used:
                 call.id = unused_id(used)
             used.add(call.id)
+            written, arguments = call.arguments.strip(), None
+            with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+                # Several providers write nothing for a function without parameters.
+                arguments = msgspec.json.decode(written) if written else {}
             # The last call of an answer that was cut may have lost its arguments.
-            is_cut = self.incomplete is not None and call is self._calls[-1] and not call.arguments.strip()
-            arguments = None if is_cut else _object(call.arguments)
+            is_lost = self.incomplete is not None and call is self._calls[-1] and not written
+            if is_lost or not isinstance(arguments, dict):
+                arguments = None
             raw = call.arguments if arguments is None else ""
             calls.append(FunctionCall(id=call.id, name=call.name, arguments=arguments, raw=raw, extra=call.extra))
         return Answer(
@@ -227,18 +223,6 @@ def unused_id(used: set[str]) -> str:
 def _clean(given: str | None) -> str:
     """Replace lone surrogates, which cannot be stored: some providers cut an emoji in two."""
     return (given or "").encode("utf-8", "replace").decode()
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    """Return the arguments in a text; None if it is not a JSON object."""
-    if not text.strip():
-        # Several providers write nothing for a function without parameters.
-        return {}
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _estimate(texts: Iterable[str]) -> int:

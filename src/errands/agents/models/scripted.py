@@ -18,9 +18,9 @@ from errands.agents.manifests.patterns import PatternError, compile_pattern
 from errands.agents.manifests.reading import only_document, read
 from errands.agents.models import base
 from errands.agents.models.base import Answer, FunctionCall, Model, ModelError, OnText, Question
-from errands.agents.models.completions import as_text, messages, unused_id
+from errands.agents.models.completions import messages, unused_id
 from errands.errors import ConfigurationError
-from errands.policy.cel.values import Json
+from errands.policy.cel.values import Json, as_text
 
 #: The model's name. `scripted/NAME` uses the rules of NAME, whichever agent asks.
 NAME = "scripted"

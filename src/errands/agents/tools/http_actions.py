@@ -29,7 +29,7 @@ from errands.clock import system_clock, to_iso
 from errands.errors import ConfigurationError
 from errands.outbound import AnswerTooLargeError, OutboundError
 from errands.policy.cel import CelError, Program, Session, Variables, evaluate, scopes
-from errands.policy.cel.values import Json
+from errands.policy.cel.values import Json, as_text
 from errands.policy.template import Template, compile_template
 
 #: Methods that may do something twice when they are repeated: the service is sent a key to recognise the call.
@@ -250,11 +250,6 @@ def body_of(value: Json, headers: httpx.Headers) -> bytes | None:
     return msgspec.json.encode(value)
 
 
-def as_text(value: Json) -> str:
-    """Return a string as it is, anything else as JSON."""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
 # Addresses: a value fills its place and changes nothing else of the address
 #
 #    https://api.{region}.example.com/pages/{title}?lang={lang}
@@ -412,7 +407,7 @@ async def send(equipment: Equipment, request: httpx.Request) -> HttpAnswer:
         raise BrokenToolError(str(error)) from None
     except httpx.ConnectError as error:
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
-        raise BrokenToolError(f"there is no connection to {host}:{port} ({error})") from None
+        raise BrokenToolError(f"cannot connect to {host}:{port} ({error})") from None
     except httpx.DecodingError as error:
         raise ToolError(f"{host} carried out the request, but its answer cannot be read: {error}") from None
     except httpx.TransportError as error:

@@ -60,7 +60,7 @@ class McpConnection:
     def __init__(self, server: McpServer, http: httpx.AsyncBaseTransport, max_bytes: int) -> None:
         """`http` sends the requests of `http` and `sse` and guards where they go. It is not closed here.
 
-        A message of more than `max_bytes` ends the connection; for HTTP, `http` sees to it.
+        A message of more than `max_bytes` ends the connection; for HTTP, `http` checks it.
         """
         self._server = server
         self._name = f"the MCP server of {server.tool}"
@@ -87,7 +87,18 @@ class McpConnection:
             await self.close()
             raise
         except Exception as error:
-            raise BrokenToolError(self._startup_problem(error)) from None
+            if self._bridge.refused is not None:
+                problem = f"{self._name} cannot be reached: {self._bridge.refused}"
+            elif self._bridge.unreadable is not None:
+                problem = f"the answer of {self._name} cannot be read: {self._bridge.unreadable}"
+            elif isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError):
+                problem = f"{self._name} cannot be started: {self._server.command}: {error.strerror}"
+            elif self._server.transport == "stdio":
+                before = f"{self._name} ended or gave an invalid answer before it was ready"
+                problem = f"{before} ({_short(error)}); see the log"
+            else:
+                problem = f"{self._name} does not answer at its address ({_short(error)})"
+            raise BrokenToolError(problem) from None
 
     @property
     def is_open(self) -> bool:
@@ -174,17 +185,6 @@ class McpConnection:
         # Without the text of the error, which repeats the answer and so may contain anything.
         logger.warning("%s gave an invalid answer to %s (%s)", self._name, request, type(error).__name__)
         return f"{self._name} gave an invalid answer"
-
-    def _startup_problem(self, error: Exception) -> str:
-        if self._bridge.refused is not None:
-            return f"{self._name} cannot be reached: {self._bridge.refused}"
-        if self._bridge.unreadable is not None:
-            return f"the answer of {self._name} cannot be read: {self._bridge.unreadable}"
-        if isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError):
-            return f"{self._name} cannot be started: {self._server.command}: {error.strerror}"
-        if self._server.transport == "stdio":
-            return f"{self._name} ended or gave an invalid answer before it was ready ({_short(error)}); see the log"
-        return f"{self._name} does not answer at its address ({_short(error)})"
 
     # The connection's own task
 
@@ -387,7 +387,7 @@ async def _end(child: Process, transport: asyncio.BaseTransport, tasks: list[asy
         with suppress(TimeoutError):
             async with asyncio.timeout(_GRACE):
                 # `wait` would also wait for its pipes, which other processes may have inherited.
-                while child.returncode is None:  # noqa: ASYNC110 - there is no event for that alone
+                while child.returncode is None:  # noqa: ASYNC110 - asyncio has no event for that alone
                     await asyncio.sleep(0.01)
                 break
     # Processes that it has left behind must not outlive it.

@@ -19,8 +19,8 @@ from errands.agents.manifests.schemas import Schema, pointed, usable
 from errands.agents.manifests.yaml_nodes import UnreadableError, documents
 from errands.agents.tools import base
 from errands.agents.tools.base import Backend, BrokenToolError, Discovered, Equipment, Invocation, ToolError
-from errands.agents.tools.http_actions import as_text, body_of, finished, parsed, put_header, segment, send
-from errands.policy.cel.values import Json, normalise
+from errands.agents.tools.http_actions import body_of, finished, parsed, put_header, segment, send
+from errands.policy.cel.values import Json, as_text, normalise
 
 logger = logging.getLogger(__name__)
 
@@ -198,21 +198,9 @@ class ApiDocument:
 
     def operation(self, name: str) -> ApiOperation | None:
         """Return None if the operation does not exist, or if its body is of a kind that errands does not send."""
-        if name not in self._operations and name in self._entries:
-            self._operations[name] = self._read_operation(name, *self._entries[name])
-        return self._operations.get(name)
-
-    def resolved(self, node: Any) -> Object:
-        """Return an object, or the one that its `$ref` points to; empty if it is missing."""
-        for _ in range(_MAX_REFERENCES):
-            if not isinstance(node, dict) or not isinstance(node.get("$ref"), str):
-                break
-            node = pointed(self.root, node["$ref"])
-        return node if isinstance(node, dict) and not isinstance(node.get("$ref"), str) else {}
-
-    def _read_operation(
-        self, name: str, path: str, method: str, shared: Object, operation: Object
-    ) -> ApiOperation | None:
+        if name in self._operations or name not in self._entries:
+            return self._operations.get(name)
+        path, method, shared, operation = self._entries[name]
         body = self.resolved(operation.get("requestBody"))
         kinds = list(_dict(body.get("content")))
         sendable = (kind for wanted in _MEDIA for kind in kinds if re.match(wanted, kind))
@@ -220,6 +208,7 @@ class ApiDocument:
         if body and media is None:
             offered = ", ".join(kinds) or "nothing"
             logger.warning("%s: the operation %s is left out because its body is %s", self.url, name, offered)
+            self._operations[name] = None
             return None
         # The parameters of the operation win over those of the path.
         declared: dict[tuple[str, str], Object] = {}
@@ -237,7 +226,7 @@ class ApiDocument:
         description = "\n".join(text for text in texts if isinstance(text, str) and text) or f"{method} {path}"
         security = operation.get("security", self.root.get("security"))
         schemes = self.resolved(self.resolved(self.root.get("components")).get("securitySchemes"))
-        return ApiOperation(
+        self._operations[name] = ApiOperation(
             name=name,
             description=description[:_MAX_DESCRIPTION],
             method=method.upper(),
@@ -251,6 +240,15 @@ class ApiDocument:
             security=[list(one) for one in security if isinstance(one, dict)] if isinstance(security, list) else [],
             schemes={scheme: self.resolved(schemes[scheme]) for scheme in schemes},
         )
+        return self._operations[name]
+
+    def resolved(self, node: Any) -> Object:
+        """Return an object, or the one that its `$ref` points to; empty if it is missing."""
+        for _ in range(_MAX_REFERENCES):
+            if not isinstance(node, dict) or not isinstance(node.get("$ref"), str):
+                break
+            node = pointed(self.root, node["$ref"])
+        return node if isinstance(node, dict) and not isinstance(node.get("$ref"), str) else {}
 
     def _server(self, *holders: Object) -> str:
         """Return the base address of the operation, relative to the document, from the first holder that has one."""

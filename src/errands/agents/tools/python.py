@@ -51,7 +51,24 @@ class PythonTool(Generic[P, R]):
             types = typing.get_type_hints(function, include_extras=True)
         except NameError as error:
             raise self._refusal(f"{error}; types must be known where the function is defined") from None
-        self._arguments = self._arguments_struct(types)
+        #: The parameters that errands sets, and a struct with those that the model sets.
+        self._invocations: list[str] = []
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        for key, parameter in self._signature.parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise self._refusal(f"{parameter} cannot be described to a model; name every parameter")
+            if key not in types:
+                raise self._refusal(f"the parameter {key} has no type; add one, such as {key}: str")
+            default: Any = parameter.default
+            if types[key] is Invocation:
+                self._invocations.append(key)
+            elif default is inspect.Parameter.empty:
+                fields.append((key, types[key]))
+            elif isinstance(default, list | dict | set):
+                fields.append((key, types[key], msgspec.field(default_factory=default.copy)))
+            else:
+                fields.append((key, types[key], default))
+        self._arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         try:
             parameters = _parameters(self._arguments, _descriptions(function, types))
         except (TypeError, ValueError) as error:
@@ -70,33 +87,6 @@ class PythonTool(Generic[P, R]):
     def _refusal(self, problem: str) -> ConfigurationError:
         return ConfigurationError(f"{self.origin}: {problem}")
 
-    def _arguments_struct(self, types: dict[str, Any]) -> type[msgspec.Struct]:
-        """Return a struct with the parameters that the model sets."""
-        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
-        self._invocations: list[str] = []
-        for name, parameter in self._signature.parameters.items():
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise self._refusal(f"{parameter} cannot be described to a model; name every parameter")
-            if name not in types:
-                raise self._refusal(f"the parameter {name} has no type; add one, such as {name}: str")
-            default: Any = parameter.default
-            if types[name] is Invocation:
-                self._invocations.append(name)
-            elif default is inspect.Parameter.empty:
-                fields.append((name, types[name]))
-            elif isinstance(default, list | dict | set):
-                fields.append((name, types[name], msgspec.field(default_factory=default.copy)))
-            else:
-                fields.append((name, types[name], default))
-        return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
-
-    def _in_thread(self, call: inspect.BoundArguments) -> Any:
-        try:
-            return self._function(*call.args, **call.kwargs)
-        except StopIteration as error:
-            # A future cannot carry it and would never be done.
-            raise RuntimeError("the tool raised StopIteration") from error
-
     async def run(self, invocation: Invocation) -> Json:
         """Call the function for an agent. Raises `ToolError` and `BrokenToolError`."""
         try:
@@ -106,11 +96,19 @@ class PythonTool(Generic[P, R]):
         call = self._signature.bind_partial()
         for name in self._signature.parameters:
             call.arguments[name] = invocation if name in self._invocations else getattr(values, name)
+
+        def in_thread() -> Any:
+            try:
+                return self._function(*call.args, **call.kwargs)
+            except StopIteration as error:
+                # A future cannot carry it and would never be done.
+                raise RuntimeError("the tool raised StopIteration") from error
+
         try:
             if inspect.iscoroutinefunction(self._function):
                 result = await self._function(*call.args, **call.kwargs)
             else:
-                result = await asyncio.to_thread(self._in_thread, call)
+                result = await asyncio.to_thread(in_thread)
             # Through JSON, so that the model sees what the log will have.
             return msgspec.json.decode(msgspec.json.encode(result))
         except (ToolError, BrokenToolError, Suspended):

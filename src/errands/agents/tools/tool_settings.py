@@ -96,10 +96,7 @@ def secrets(tool: Tool, values: Mapping[str, Any]) -> list[Any]:
 
 
 def read_settings(path: str | Path, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the settings of a file, with `${NAME}` filled in.
-
-    Raises `ConfigurationError`, which never contains a value.
-    """
+    """Return the settings of a file, with `${NAME}` filled in. Raises like `read_filled`."""
     content = read_filled(path, environ, "the tool settings")
     try:
         found = msgspec.convert(content or {}, dict[str, dict[str, Any] | None])
@@ -144,7 +141,12 @@ def _filled(value: Any, environ: Mapping[str, str], path: str | Path) -> Any:
         if is_escaped:
             return found.group()[1:]
         if name.startswith(_FILE):
-            return _content(name.removeprefix(_FILE), path)
+            file = name.removeprefix(_FILE)
+            try:
+                return Path(path).parent.joinpath(file).read_text("utf-8").strip()
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+                raise ConfigurationError(f"{path}: the file {file} cannot be read ({reason}); check the path") from None
         if not _VARIABLE_NAME.fullmatch(name):
             raise ConfigurationError(f"{path}: ${{{name}}} is not the name of a variable; write $${{ for a plain ${{")
         if name not in environ:
@@ -152,12 +154,3 @@ def _filled(value: Any, environ: Mapping[str, str], path: str | Path) -> Any:
         return environ[name]
 
     return _REFERENCE.sub(fill, value)
-
-
-def _content(file: str, path: str | Path) -> str:
-    """Return the text of a file that holds a secret, without the line break at its end."""
-    try:
-        return Path(path).parent.joinpath(file).read_text("utf-8").strip()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigurationError(f"{path}: the file {file} cannot be read ({reason}); check the path") from None

@@ -134,10 +134,7 @@ class Toolbox:
             raise ConfigurationError("; ".join(problems))
 
     async def functions(self) -> list[Function]:
-        """Return all functions of the agent, including those that servers and documents offer.
-
-        Raises `BrokenToolError`.
-        """
+        """Return all functions of the agent, with those that servers and documents offer. Raises `BrokenToolError`."""
         names = {function.name for function in self._declared if not function.discovers}
         found: list[Function] = []
         offered = await asyncio.gather(*map(self._offered, self._declared))
@@ -264,7 +261,7 @@ def unapplied(ref: str, capability: Capability, functions: Iterable[Function]) -
     steps = [step for phase in CAPABILITY_PHASES for step in getattr(capability, phase.value) or []]
     matches = {step.match for step in steps if step.match is not None and capability_name(step.match) not in known}
     bound = (capability.bindings or {}).keys() - {name for one in found for name in one.declared}
-    return [f"a step has match {name!r}, but there is no such operation" for name in sorted(matches)] + [
+    return [f"a step has match {name!r}, which is not an operation" for name in sorted(matches)] + [
         f"the binding {name!r} matches no parameter" for name in sorted(bound)
     ]
 

@@ -1,7 +1,6 @@
 """The engine over one PostgreSQL database: durable, and shared by any number of processes on any number of machines.
 
-A few lanes write, a pool reads, one connection listens; this class hands work to them and tells this process what was
-written.
+A few lanes write, a pool reads, one connection listens; this class passes work to them and publishes what was written.
 """
 
 from __future__ import annotations

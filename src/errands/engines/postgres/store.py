@@ -114,7 +114,7 @@ class PostgresStore:
     async def _turn(self, lane: WriterLane) -> bool:
         """Take, write, commit and deliver a batch; false when nothing will follow.
 
-        This is not the body of a loop, so that a lane that waits holds on to nothing.
+        This is not the body of a loop, so that a lane that waits keeps no batch in memory.
         """
         async with self._pen:
             while not (jobs := self._queue.take()):

@@ -331,7 +331,20 @@ class RedisServer:
                     error,
                 )
             else:
-                self._examine_setup(info)
+                version = str(info.get("redis_version", ""))
+                numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+                if numbers and numbers < OLDEST:
+                    raise StorageError(
+                        f"Redis at {self.name} is release {version}, and errands needs 6.2 or newer (or Valkey). "
+                        "Upgrade it"
+                    )
+                self._examine_use(info)
+                if not info.get("aof_enabled"):
+                    logger.warning(
+                        "Redis at %s writes no append-only file: what was accepted since its last snapshot is lost "
+                        "when it stops. Set appendonly yes (CONFIG SET appendonly yes)",
+                        self.name,
+                    )
             await self.call([])  # loads the script and finds the node of a cluster
             await self.client.set(self._keys("schema"), SCHEMA, nx=True)
             found: Any = await self.client.get(self._keys("schema"))
@@ -341,21 +354,6 @@ class RedisServer:
             raise StorageError(
                 f"Redis at {self.name} holds tasks of schema {found.decode()!r} under {self._keys.base!r}, and this "
                 f"release reads schema {SCHEMA}. Use the release that wrote them, or another prefix"
-            )
-
-    def _examine_setup(self, info: dict[str, Any]) -> None:
-        version = str(info.get("redis_version", ""))
-        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-        if numbers and numbers < OLDEST:
-            raise StorageError(
-                f"Redis at {self.name} is release {version}, and errands needs 6.2 or newer (or Valkey). Upgrade it"
-            )
-        self._examine_use(info)
-        if not info.get("aof_enabled"):
-            logger.warning(
-                "Redis at %s writes no append-only file: what was accepted since its last snapshot is lost when it "
-                "stops. Set appendonly yes (CONFIG SET appendonly yes)",
-                self.name,
             )
 
     def _examine_use(self, info: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """The engine over a Redis or Valkey server: shared by any number of machines.
 
-This class hands work to the store and tells this process what was written, here or elsewhere.
+This class passes work to the store and publishes in this process what was written, here or elsewhere.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The channel `work` is always heard, the channel of a task while it has readers h
 readers only for a moment, like one that a blocking send waits for, is never subscribed to: what this process writes it
 knows anyway. Whatever was sent before a channel was heard, or while the connection was away, is looked up: when a
 subscription begins, the readers look into the log, and as long as there is no connection they do so at every poll
-interval. The server does not tell of tasks that it has lost, in a failover or by FLUSHALL: they are looked for from
+interval. The server does not report tasks that it has lost, in a failover or by FLUSHALL: they are looked for from
 time to time.
 """
 
@@ -77,7 +77,7 @@ class RedisNotifications:
     async def _listen(self) -> None:
         heard = True
         while True:
-            # Not the library's own `PubSub`: that one connects again by itself without telling that it missed
+            # Not the library's own `PubSub`: that one connects again by itself without saying that it missed
             # something.
             pool: Any = self._server.client.connection_pool
             connection: Connection = pool.make_connection()

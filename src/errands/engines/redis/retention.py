@@ -48,14 +48,14 @@ class RedisSweep:
             if not await self._server.guard(lambda: self._lock.acquire()):
                 return 0
         except StorageError as error:
-            # No room even for the lock: all the more reason to sweep. Two processes that do so only do it twice.
+            # Memory is too full even for the lock, so sweeping is needed. Two processes may sweep at the same time.
             if not isinstance(error.__cause__, redis_errors.OutOfMemoryError):
                 raise
         try:
             before = await self._server.do("get", self._keys("swept"))
             if before is not None and abs(now - int(before)) < every:
                 return 0  # a time far in the future is a wrong clock's, and does not count
-            with suppress(StorageError):  # a server whose memory is full keeps no note, and is swept all the same
+            with suppress(StorageError):  # a server whose memory is full keeps no note, and is swept anyway
                 await self._server.do("set", self._keys("swept"), now)
             return await apply_retention(self, self._engine.retention, now)
         finally:

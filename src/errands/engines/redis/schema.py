@@ -174,7 +174,7 @@ class OutboxChange(msgspec.Struct, gc=False):
 
     push: NewPush | None
     drop_push: str | None
-    #: Whether there is something to tell the webhooks of the task.
+    #: Whether the change has events for the webhooks of the task.
     fills: bool
 
 

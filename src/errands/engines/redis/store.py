@@ -10,8 +10,8 @@ A task that is run here is remembered as of the last answer, so that a change to
 first.
 
 A batch whose answer was lost with the connection is sent again under the same number: the server knows whether it was
-done (see `lua/7_batch.lua`), so that a caller hears the truth. Only when the server stays away does the caller hear
-that it is not known.
+done (see `lua/7_batch.lua`), so that a caller gets the right answer. Only when the server stays away does the caller
+get an error that says that it is not known.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The engine over one SQLite file: durable, shared by the processes of one machine, and nothing to set up.
 
-One thread writes and a few read; this class hands work to them and tells this process what was written.
+One thread writes and a few read; this class passes work to them and publishes what was written.
 """
 
 from __future__ import annotations
@@ -155,20 +155,19 @@ class SQLiteEngine(SQLiteQueries):
         self._others_wrote_at = asyncio.get_running_loop().time()
         watched, now = self.subscribers.watched(), self.clock()
         if self._store is not None and (watched or self._wakers):
-            look = self._store.readers.submit(lambda connection: _changes(connection, watched, now))
-            look.add_done_callback(lambda look: self._hear(watched, look))
 
-    def _hear(self, watched: Sequence[str], look: asyncio.Future[tuple[dict[str, int], bool]]) -> None:
+            def look(connection: sqlite3.Connection) -> tuple[dict[str, int], bool]:
+                """Return the versions of the watched tasks, and whether there is a task to claim or to cancel."""
+                versions = connection.execute(QUERIES["versions"], (json_text(watched),)).fetchone()[0]
+                return _read_versions(versions), bool(connection.execute(QUERIES["has_work"], (now,)).fetchone()[0])
+
+            self._store.readers.submit(look).add_done_callback(lambda found: self._hear(watched, found))
+
+    def _hear(self, watched: Sequence[str], found: asyncio.Future[tuple[dict[str, int], bool]]) -> None:
         """Pass on what concerns this process: processes that only extend their leases must not wake each other."""
-        is_known = not look.cancelled() and look.exception() is None
-        versions, has_work = look.result() if is_known else ({}, True)
+        is_known = not found.cancelled() and found.exception() is None
+        versions, has_work = found.result() if is_known else ({}, True)
         before, self._versions = self._versions, versions
         self.subscribers.nudge(task for task in watched if versions.get(task) != before.get(task, -1))
         if has_work:
             self.wake_workers()
-
-
-def _changes(connection: sqlite3.Connection, watched: Sequence[str], now: int) -> tuple[dict[str, int], bool]:
-    """Return the versions of those of these tasks that exist, and whether there is a task to claim or to cancel."""
-    versions = connection.execute(QUERIES["versions"], (json_text(watched),)).fetchone()[0]
-    return _read_versions(versions), bool(connection.execute(QUERIES["has_work"], (now,)).fetchone()[0])

@@ -1,7 +1,7 @@
 """The expression language: `compile(scope, source)` and `evaluate(program, variables, session)`.
 
 scopes.py       the names that an expression may use, by the place where it is written
-tokens.py       what the text of an expression tells before the engine sees it
+syntax.py       tokens and paths: what can be known from the text of an expression
 program.py      compiling, and one evaluation
 session.py      calls that an expression makes and waits for, and the errors of expressions
 evaluators.py   evaluating: calls are performed, long evaluations run in child processes

@@ -186,7 +186,7 @@ class _Evaluator:
 
     async def _reap(self) -> None:
         # Not in a thread: tools that block may have taken them all.
-        while self.process.poll() is None:  # noqa: ASYNC110 - there is no event for that
+        while self.process.poll() is None:  # noqa: ASYNC110 - Popen has no event for that
             await asyncio.sleep(0.005)
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from errands.errors import ConfigurationError
-from errands.policy.cel import tokens
+from errands.policy.cel import syntax
 from errands.policy.cel.scopes import ALIASES, AWAITED, NameScope
 from errands.policy.cel.session import CURRENT, CelError, Pass, Session, Suspended, awaited
-from errands.policy.cel.tokens import CAPABILITIES, Parts, Token
+from errands.policy.cel.syntax import CAPABILITIES, Parts, Token
 from errands.policy.cel.values import (
     TOO_MUCH,
     Json,
@@ -34,7 +34,7 @@ from errands.policy.cel.values import (
 
 #: The engine's own bound for expressions; brackets that keep to it are quickly judged.
 MAX_DEPTH = 32
-#: See `tokens.growth`.
+#: See `syntax.growth`.
 MAX_GROWTH = 256
 #: The engine builds the list of a `map` or `filter` in quadratic time and memory: 9,000 items take a gigabyte.
 MAX_ITEMS = 2_000
@@ -120,12 +120,12 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     source: str
     #: It must give true or false.
     condition: bool
-    #: The parts of the context that it needs, and those of them into which it looks; see `tokens.context_parts`.
+    #: The parts of the context that it needs, and those of them into which it looks; see `syntax.context_parts`.
     needs: Parts
     reads: Parts
     #: The variables that it names.
     names: frozenset[str]
-    #: See `tokens.copying`.
+    #: See `syntax.copying`.
     copying: int
     #: Whether it has loops or regular expressions.
     loops: bool
@@ -147,26 +147,26 @@ def compile(scope: NameScope, source: str, *, condition: bool = False) -> Progra
         )
     if not source.isascii() and source.encode("utf-8", "replace").decode() != source:
         raise CelError(source, "the source is not valid Unicode", hint="remove lone surrogates")
-    row = tuple(tokens.tokens(source))
-    if tokens.depth(row) > MAX_DEPTH:
+    row = tuple(syntax.tokens(source))
+    if syntax.depth(row) > MAX_DEPTH:
         raise CelError(source, f"brackets are nested deeper than {MAX_DEPTH} levels", hint=_SIMPLER)
-    if tokens.growth(row) > MAX_GROWTH:
+    if syntax.growth(row) > MAX_GROWTH:
         raise CelError(source, "macros that multiply their values", hint="use fewer of them, or each value less often")
     try:
-        expression = environment(scope).compile(tokens.without_has_event(scope, source, row))
+        expression = environment(scope).compile(syntax.without_has_event(scope, source, row))
     except _ENGINE_ERRORS as error:
         raise _compile_error(scope, source, str(error)) from None
     if condition and expression.return_type() not in (engine().Type.BOOL, engine().Type.DYN):
         raise _not_a_condition(source, str(expression.return_type()).lower())
     if scope.variables:
         # Not in a script, which runs once: a model could have many expensive patterns checked.
-        tokens.check_paths(scope, source)
+        syntax.check_paths(scope, source)
         _check_literals(source, row)
-    needs, reads = tokens.context_parts(row)
+    needs, reads = syntax.context_parts(row)
     named = {ALIASES.get(token.text, token.text) for token in row}
-    loops = bool(tokens.macros(row)) or "matches" in named
+    loops = bool(syntax.macros(row)) or "matches" in named
     names = scope.variables & named
-    return Program(scope, source, condition, needs, reads, names, tokens.copying(row), loops, expression)
+    return Program(scope, source, condition, needs, reads, names, syntax.copying(row), loops, expression)
 
 
 #: Functions that fail for some literals, and what they can read.
@@ -185,7 +185,7 @@ def _check_literals(source: str, row: Sequence[Token]) -> None:
         function = row[index].text
         if function not in _READABLE or row[index + 1].text != "(":
             continue
-        end = tokens.closing(row, index + 1)
+        end = syntax.closing(row, index + 1)
         # The pattern is the last argument, whether the text comes before the function or is its first argument.
         commas = (at for at in range(end - 1, index + 1, -1) if row[at].text == ",")
         first = next(commas, index + 1) + 1
@@ -209,7 +209,7 @@ def _check_literals(source: str, row: Sequence[Token]) -> None:
 class Variables:
     """One consistent set of values, for any number of expressions.
 
-    `context` is taken as it is, because `errands.policy.context` keeps it plain; everything else is made plain here.
+    `context` is taken as it is, because `Context.plain` returns JSON; everything else is made plain here.
     """
 
     def __init__(self, context: Mapping[str, Json] | None = None, **values: Any) -> None:
@@ -402,7 +402,7 @@ def _compile_error(scope: NameScope, source: str, text: str) -> CelError:
     found = re.search(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)", text)
     if found is None:
         return _failure(source, text)
-    line, column, problem, plain = int(found[1]), int(found[2]), _problem(found[3]), tokens.without_texts(source)
+    line, column, problem, plain = int(found[1]), int(found[2]), _problem(found[3]), syntax.without_texts(source)
     undeclared = re.search(r"undeclared reference to '([^']+)'", problem)
     if undeclared is not None:
         problem, hint = _unknown_name(scope, undeclared[1], plain)

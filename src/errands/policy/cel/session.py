@@ -87,10 +87,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Session(msgspec.Struct, omit_defaults=True):
-    """What a suspended evaluation must keep: the time it sees and the calls it has finished.
-
-    `msgspec.json.encode` stores it and `msgspec.json.decode(data, type=Session)` brings it back.
-    """
+    """What a suspended evaluation must keep: the time it sees and the calls it has finished."""
 
     #: The time that expressions see as `now`, ISO 8601 in UTC. It does not move while a session lasts.
     now: str

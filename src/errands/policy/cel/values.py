@@ -72,10 +72,7 @@ def as_seen(value: Any) -> Json:
 
 
 def is_cut(value: Any) -> bool:
-    """Return whether expressions do not see the value as it is, so that comparing it would give a wrong result.
-
-    This is so for more than 200,000 values in lists and maps, or more than 64 levels.
-    """
+    """Return whether a value has `TOO_MUCH` to be seen as it is, so that comparing it would give a wrong result."""
     found, level = 0, [value] if type(value) in _CONTAINERS else []
     for _ in range(MAX_LEVELS):
         found += sum(map(len, level))
@@ -110,6 +107,11 @@ def _key(key: Any) -> str:
     if isinstance(key, bool):
         return "true" if key else "false"
     return str(key)
+
+
+def as_text(value: Json) -> str:
+    """Return a string as it is, anything else as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def longest(value: Json) -> int:

@@ -22,7 +22,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from msgspec import UNSET
 
 from errands.errors import A2AError, InvalidAgentResponseError, InvalidParamsError, UnsupportedOperationError
-from errands.model.base import Model
+from errands.model.base import A2AObject
 from errands.model.card import AgentCard
 from errands.model.core import SETTLED_STATES, Part
 from errands.model.requests import ListTasksRequest, SendMessageConfiguration, SendMessageRequest
@@ -46,7 +46,7 @@ class Rpc(NamedTuple):
     response: type[Message]
     #: The server's side: from a request, and to a response. `read` raises `InvalidParamsError` with the field, and
     #: ValueError for values that JSON does not have; `write` raises ValueError when protobuf cannot carry the response.
-    read: Callable[[Message], Model]
+    read: Callable[[Message], A2AObject]
     write: Callable[[Any], Message]
     #: The client's side: to a request, and from a response. Both raise ValueError, too.
     ask: Callable[[Any], Message]
@@ -79,7 +79,7 @@ class Codec(NamedTuple):
         return rpc
 
 
-def read_request(rpc: Rpc, raw: bytes, max_values: int) -> Model:
+def read_request(rpc: Rpc, raw: bytes, max_values: int) -> A2AObject:
     """Return the operation's request, validated. Raises `InvalidParamsError` and `PayloadTooLargeError`."""
     descriptor = rpc.request.DESCRIPTOR
     if len(raw) > json_values.BYTES_PER_VALUE * max_values:
@@ -94,7 +94,7 @@ def read_request(rpc: Rpc, raw: bytes, max_values: int) -> Model:
         raise InvalidParamsError(str(error)) from None
 
 
-def write_request(rpc: Rpc, request: Model) -> bytes:
+def write_request(rpc: Rpc, request: A2AObject) -> bytes:
     """Return the bytes of a request. Raises `InvalidParamsError` when protobuf cannot carry it."""
     try:
         json_values.check_levels(request)

@@ -22,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 from msgspec import UNSET, inspect
 
 from errands.errors import InvalidParamsError
-from errands.model.base import Model
+from errands.model.base import A2AObject
 from errands.wire.proto.json_values import fill_struct, fill_time, fill_value, read_struct, read_time, read_value
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class ProtoSchema:
         self._conversions = conversions or {}
         self._functions: dict[tuple[object, ...], Callable[..., Any]] = {}
 
-    def writer(self, descriptor: Descriptor, model: type[Model]) -> Callable[[Any], Message]:
+    def writer(self, descriptor: Descriptor, model: type[A2AObject]) -> Callable[[Any], Message]:
         """Return the function that makes a message of a struct."""
         make, fill = GetMessageClass(descriptor), self.filler(descriptor, model)
 
@@ -72,8 +72,8 @@ class ProtoSchema:
 
         return write
 
-    def filler(self, descriptor: Descriptor, model: type[Model]) -> Callable[[Message, Any], None]:
-        """Return the function that fills a message where it stands: what is made apart has to be copied."""
+    def filler(self, descriptor: Descriptor, model: type[A2AObject]) -> Callable[[Message, Any], None]:
+        """Return the function that fills a message in place: a nested message that is made first has to be copied."""
         if (conversion := self._conversions.get(descriptor.name)) is not None:
             return conversion.fill
         key = (descriptor.full_name, model)
@@ -100,7 +100,9 @@ class ProtoSchema:
         self._functions[key] = _compiled(lines, scope)
         return self._functions[key]
 
-    def reader(self, descriptor: Descriptor, model: type[Model], path: str | None = None) -> Callable[[Message], Any]:
+    def reader(
+        self, descriptor: Descriptor, model: type[A2AObject], path: str | None = None
+    ) -> Callable[[Message], Any]:
         """Return the function that makes a struct of a message. What is missing in the message is empty.
 
         Requests have a `path`, the place of the message in its request: they are held to the bounds that are declared
@@ -112,7 +114,7 @@ class ProtoSchema:
         if key in self._functions:
             return self._functions[key]
         own = self._read.get(descriptor.name, {})
-        scope: dict[str, Any] = {"UNSET": UNSET, "Model": model, "absent": _absent}
+        scope: dict[str, Any] = {"UNSET": UNSET, "Struct": model, "absent": _absent}
         lines = ["def convert(message):"]
         arguments = []
         fields = self._fields(descriptor, model)
@@ -141,11 +143,11 @@ class ProtoSchema:
         for name, function in own.items():
             scope[f"own_{name}"] = function
             arguments.append(f"{name}=own_{name}(message)")
-        lines.append(f"    return Model({', '.join(arguments)})")
+        lines.append(f"    return Struct({', '.join(arguments)})")
         self._functions[key] = _compiled(lines, scope)
         return self._functions[key]
 
-    def _fields(self, descriptor: Descriptor, model: type[Model]) -> list[_Field]:
+    def _fields(self, descriptor: Descriptor, model: type[A2AObject]) -> list[_Field]:
         """Return the attributes of the struct that the message has a field for."""
         renamed = self._renamed.get(descriptor.name, {})
         found = []
@@ -246,7 +248,7 @@ class _Field(NamedTuple):
         return f"{self.holder}.{self.proto.name}"
 
     @property
-    def model(self) -> type[Model]:
+    def model(self) -> type[A2AObject]:
         kind = self.kind.item_type if isinstance(self.kind, inspect.ListType) else self.kind
         assert isinstance(kind, inspect.StructType)
         return kind.cls  # type: ignore[return-value]

@@ -15,7 +15,7 @@ from google.protobuf import struct_pb2, timestamp_pb2
 
 from errands.clock import from_iso, to_iso
 from errands.errors import InvalidParamsError
-from errands.model.base import Model, encode
+from errands.model.base import A2AObject, encode
 from errands.wire.bounds import check_values, is_too_deep
 
 #: Beyond this not every int has a double of its own.
@@ -36,7 +36,7 @@ class TooDeepError(ValueError):
         super().__init__(f"JSON nested more than {MAX_DEPTH} levels deep cannot be sent over gRPC; use HTTP for it")
 
 
-def check_levels(request: Model) -> None:
+def check_levels(request: A2AObject) -> None:
     """Raise `TooDeepError` for a request whose values are nested too deeply to arrive as they are."""
     if is_too_deep(encode(request), MAX_DEPTH + _LEVELS_AROUND):
         raise TooDeepError
@@ -51,7 +51,7 @@ def fill_struct(struct: Any, values: dict[str, Any], depth: int = 1) -> None:
 
 
 def fill_value(target: Any, value: Any, depth: int = 0) -> None:
-    """Fill a Value. Nested messages are filled where they stand and never copied.
+    """Fill a Value. Nested messages are filled in place and never copied.
 
     What is nested deeper than `MAX_DEPTH` is written as JSON text, so that it does not make a whole listing unreadable.
     """

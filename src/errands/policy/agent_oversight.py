@@ -259,7 +259,7 @@ class HandlerOverseer(TurnOverseer):
             await self.check_age()
         values = as_values(output.parts)
         try:
-            subject = Subject(context=run.plain, output=values)
+            subject = Subject(context=run.context.plain, output=values)
             passed = await self.guard_output(subject, place=f"output:{self.message_key}", at=run.now())
         except ReviewPendingError:
             if _held_output(run) is None:

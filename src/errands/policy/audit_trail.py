@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -76,7 +77,12 @@ async def read_log(engine: Engine, stored: StoredTask) -> LogSlice:
 def entries_of(stored: StoredTask, events: Sequence[Event]) -> Iterator[AuditEntry]:
     """Yield the entries that the log of a task leads to."""
     scope = stored.scope
-    senders = {options.message_id: options for event in events if (options := _options_in(event)) is not None}
+    senders: dict[str, RequestOptions] = {}
+    for event in events:
+        if event.kind == "request":
+            with suppress(*UNREADABLE):
+                options = _decode_options(event.data)
+                senders[options.message_id] = options
     worker, digest = "", hashlib.sha256()
     for event in events:
         digest.update(b"%d %b %d %d " % (event.version, event.kind.encode(), event.at, len(event.data)))
@@ -166,15 +172,6 @@ def _record_facts(record: records.AnyRecord, worker: str) -> dict[str, Any]:
 def _decision(rule: str, outcome: str, detail: dict[str, str]) -> dict[str, Any]:
     known = {name: value for name, value in detail.items() if value}
     return {"action": "decision", "actor": "policy", "by": rule, "outcome": outcome, "detail": known}
-
-
-def _options_in(event: Event) -> RequestOptions | None:
-    if event.kind != "request":
-        return None
-    try:
-        return _decode_options(event.data)
-    except UNREADABLE:
-        return None
 
 
 # Chained files

@@ -28,6 +28,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+#: A text without escapes: its quotes and its content.
+_QUOTED = re.compile(r"""("{3}|'{3}|"|')([^\\]*)\1""")
 _NESTING = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 _MACROS = frozenset({"map", "filter", "all", "exists", "exists_one", "existsOne"})
 _GROWS = frozenset({"+", "[", "{"})
@@ -162,7 +164,11 @@ def _steps(row: Sequence[Token], index: int) -> Iterator[tuple[Step, int]]:
         step: Step
         if texts[0] == "[":
             end = closing(row, index)
-            step, index = _literal(row[index + 1 : end]), end + 1
+            inside, step, index = row[index + 1 : end], Unknown, end + 1
+            if len(inside) == 1 and inside[0].kind == "number" and inside[0].text.isdecimal():
+                step = Item
+            elif len(inside) == 1 and (quoted := _QUOTED.fullmatch(inside[0].text)):
+                step = quoted[2]
         elif texts == [".", "last", "(", ")"]:
             step, index = Item, index + 4
         elif texts[0] == "." and len(texts) > 1 and row[index + 1].kind == "name" and texts[2:3] != ["("]:
@@ -170,17 +176,6 @@ def _steps(row: Sequence[Token], index: int) -> Iterator[tuple[Step, int]]:
         else:
             return
         yield step, index
-
-
-def _literal(inside: Sequence[Token]) -> Step:
-    """Return the field or item that a literal between brackets names; `Unknown` for anything else."""
-    if len(inside) != 1:
-        return Unknown
-    [(kind, text, _)] = inside
-    if kind == "number" and text.isdecimal():
-        return Item
-    quoted = re.fullmatch(r"""("{3}|'{3}|"|')([^\\]*)\1""", text)
-    return quoted[2] if quoted else Unknown
 
 
 def written(path: Path) -> str:
@@ -249,7 +244,7 @@ RECORD: dict[str, Shape] = {
     **{name: [None] for name in _fields("timestamps inputs outputs successful errored restricted task_ids")},
 }
 
-#: The context, as `errands.policy.context` makes it.
+#: The context, as `errands.policy.context_object` makes it.
 CONTEXT: dict[str, Shape] = {
     "agent": _fields("name namespace started_at"),
     "user": _fields("id email"),
