@@ -11,12 +11,14 @@ become gigabytes.
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import ipaddress
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from functools import cached_property
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import httpcore
@@ -63,6 +65,8 @@ _CLOSED = {
 _CLOSED_NETWORKS = [(ipaddress.ip_network(one), reason) for reason, networks in _CLOSED.items() for one in networks]
 #: Seconds after which the next address of a host is tried.
 _NEXT_ADDRESS = 5.0
+#: Seconds that an answer can ask for.
+_LONGEST_WAIT = 1e9
 _HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 #: The content codings that are not accepted. Servers write other things into the header that mean nothing.
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress"})
@@ -90,6 +94,8 @@ class Outbound:
 
     def __init__(self, allow: Iterable[str] = (), *, resolve: Resolve | None = None, variable: str = VARIABLE) -> None:
         self._connections = _GuardedConnections(_Allowed(allow, variable), resolve or _resolve)
+        self._certificates: ssl.SSLContext | None = None
+        self._reading_certificates = threading.Lock()
 
     @classmethod
     def from_setting(cls, allow: str | None, variable: str = VARIABLE) -> Outbound:
@@ -108,7 +114,7 @@ class Outbound:
 
         Reading more than `max_bytes` of an answer, or of one event of a stream, raises `AnswerTooLargeError`.
         """
-        return _GuardedTransport(self._connections, self._certificates, max_bytes, max_connections)
+        return _GuardedTransport(self._connections, self._shared_certificates(), max_bytes, max_connections)
 
     def client(self, *, max_bytes: int | None = None, **options: Any) -> httpx.AsyncClient:
         """Return a client with the given `options`. Neither proxies nor passwords are taken from the environment.
@@ -124,7 +130,7 @@ class Outbound:
 
     async def connect(self, protocol: Callable[[], P], host: str, port: int, *, has_tls: bool) -> P:
         """Connect a protocol of asyncio to a host. Raises `OutboundError`, and `OSError` if that fails."""
-        certificates = await asyncio.to_thread(lambda: self._certificates) if has_tls else None
+        certificates = await asyncio.to_thread(self._shared_certificates) if has_tls else None
         failure = OSError(f"{host} has no address")
         for address in (addresses := await self._connections.find(host, port)):
             try:
@@ -137,10 +143,13 @@ class Outbound:
                 failure = error
         raise failure
 
-    @cached_property
-    def _certificates(self) -> ssl.SSLContext:
-        # Expensive to make, and shared by all transports. SSL_CERT_FILE is respected.
-        return httpx.create_ssl_context()
+    def _shared_certificates(self) -> ssl.SSLContext:
+        """Return the certificates of all transports, which are expensive to read. SSL_CERT_FILE is respected."""
+        with self._reading_certificates:  # also called in threads
+            if self._certificates is None:
+                self._certificates = httpx.create_ssl_context()
+                self._certificates.set_alpn_protocols(["http/1.1"])
+            return self._certificates
 
 
 # Checking addresses
@@ -371,3 +380,18 @@ class _MeteredBody(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+# Answers that ask for patience
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of a `Retry-After` header, which may be a number or a date."""
+    value = headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdecimal():
+        return min(float(value), _LONGEST_WAIT)
+    try:
+        moment = email.utils.parsedate_to_datetime(value).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, moment - time.time())

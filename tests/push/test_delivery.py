@@ -268,6 +268,30 @@ async def test_many_hosts_that_hang_do_not_hold_up_one_that_works(receiver: Rece
         forever.set()
 
 
+async def test_hosts_that_failed_and_hang_do_not_hold_up_a_new_one(receiver: Receiver) -> None:
+    forever = asyncio.Event()
+
+    async def answer(one: Any) -> int:
+        await forever.wait()
+        return 200
+
+    async with AsyncExitStack() as stack:
+        failing = [await stack.enter_async_context(Receiver().up()) for _ in range(4)]
+        client = await stack.enter_async_context(connect(Agent(talk), **ALLOWED, push_concurrency=4))
+        for one in failing:
+            one.status = 500
+            await send(client, one)
+        await until(lambda: all(one.received for one in failing))
+        for one in failing:
+            one.received.clear()
+            one.answer = answer
+        await until(lambda: any(one.received for one in failing))
+        await send(client, receiver)
+        await ended(receiver)
+        assert sum(len(one.received) for one in failing) == 1
+        forever.set()
+
+
 async def test_a_webhook_that_does_not_answer_in_time_has_failed(receiver: Receiver) -> None:
     forever = asyncio.Event()
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from email.utils import formatdate
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import trustme
 
@@ -32,6 +36,8 @@ class Host:
         self.port = 0
         self.requests: list[bytes] = []
         self.connections = 0
+        #: The connection that came last.
+        self.writer: asyncio.StreamWriter
 
 
 @asynccontextmanager
@@ -41,6 +47,7 @@ async def answering(*responses: bytes | Respond, tls: ssl.SSLContext | None = No
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host.connections += 1
+        host.writer = writer
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
@@ -122,8 +129,11 @@ async def test_a_request_has_the_path_the_host_and_the_body() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         b"HTTP/1.1 100 Continue\r\n\r\n" + OK,
         b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + OK,
+        b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
+        b"HTTP/1.1 200 OK\r\nX-Long: a\r\n b\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
     ],
-    ids=["whole", "pieces", "no content", "chunked", "continue", "hints"],
+    ids=["whole", "pieces", "no content", "chunked", "continue", "hints", "bare LF", "folded", "length and chunks"],
 )
 async def test_a_connection_is_used_for_the_next_request(response: bytes | Respond) -> None:
     async with answering(response) as host:
@@ -141,8 +151,9 @@ async def test_a_connection_is_used_for_the_next_request(response: bytes | Respo
         and_close(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"),
         b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n" + b"x" * 100_000,
         OK + b"HTTP/1.1 500 Unasked\r\nContent-Length: 0\r\n\r\n",
+        OK + b"HTTP/1.1 202 Unasked\r\nX-Fill: ",
     ],
-    ids=["close", "until the end", "1.0", "endless", "second response"],
+    ids=["close", "until the end", "1.0", "endless", "second response", "begin of a second response"],
 )
 async def test_an_answer_after_which_the_connection_is_not_used_again(response: bytes | Respond) -> None:
     async with answering(response) as host:
@@ -177,6 +188,95 @@ async def test_a_request_on_a_used_connection_that_is_not_answered_is_sent_again
     assert host.requests[1] == host.requests[2]
 
 
+async def test_a_request_is_sent_again_only_once_however_many_connections_are_idle() -> None:
+    came = asyncio.Event()
+
+    async def wait_for_all(writer: asyncio.StreamWriter) -> None:
+        if len(host.requests) == 3:
+            came.set()
+        await came.wait()
+        writer.write(OK)
+
+    async with answering(wait_for_all, wait_for_all, wait_for_all, and_close(b"")) as host:
+        with client() as sender:
+            await asyncio.gather(*(post(sender, host) for _ in range(3)))
+            with pytest.raises(DeliveryError, match="closed the connection"):
+                await post(sender, host)
+    assert len(host.requests) == 3 + 2
+
+
+async def test_a_request_on_a_used_connection_is_not_sent_again_if_the_answer_has_begun() -> None:
+    async with answering(OK, and_close(b"HTTP/1.1 200"), OK) as host:
+        with client() as sender:
+            await post(sender, host)
+            with pytest.raises(DeliveryError, match="closed the connection"):
+                await post(sender, host)
+    assert len(host.requests) == 2
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "unread"])
+@pytest.mark.parametrize("unasked", [OK, b"HTTP/1.1 202 Unasked\r\nX-Fill: ", b"H"], ids=["whole", "begin", "byte"])
+async def test_what_a_host_sends_without_a_request_does_not_answer_the_next_one(unasked: bytes, is_read: bool) -> None:
+    async with answering(OK) as host, answering(OK) as other:
+        with client() as sender:
+            await post(sender, host)
+            host.writer.write(unasked)
+            if is_read:
+                await post(sender, other)  # the event loop reads in the meantime
+            await post(sender, host)
+    assert (len(host.requests), host.connections) == (2, 2)
+
+
+@pytest.mark.parametrize("greeting", [OK, b"HTTP/1.1 202 Unasked\r\nX-Fill: ", b""], ids=["whole", "begin", "leaves"])
+async def test_a_host_that_does_not_wait_for_the_request_fails_at_once(greeting: bytes) -> None:
+    greeted = asyncio.Event()
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        greeted.set()
+        with suppress(ConnectionError):
+            await reader.read(1 if greeting else 0)
+        writer.close()
+
+    class Patient(Outbound):
+        async def connect(self, *args: Any, **options: Any) -> Any:
+            connection = await super().connect(*args, **options)
+            await greeted.wait()
+            await until(connection.transport.is_closing)
+            return connection
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server:
+        with client(guard=Patient(["127.0.0.1"])) as sender, pytest.raises(DeliveryError, match="did not wait"):
+            await sender.post(entry(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"), NOTIFICATION, 0)
+
+
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+async def test_a_host_that_answers_before_it_has_read_the_request_gets_no_more_of_it(connection: str) -> None:
+    answered, rest = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 No\r\nConnection: %b\r\nContent-Length: 0\r\n\r\n" % connection.encode())
+        await answered.wait()
+        read = 0
+        with suppress(ConnectionError):
+            while piece := await reader.read(100_000):
+                read += len(piece)
+        rest.set_result(read)
+        writer.close()
+
+    large = PushNotification(3, b"x" * 30_000_000)
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server:
+        with client() as sender:
+            with pytest.raises(DeliveryError, match="HTTP 413"):
+                await sender.post(entry(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"), large, 0)
+            answered.set()
+            async with asyncio.timeout(webhooks.KEEP_IDLE):
+                assert await rest < len(large.body)
+
+
 @pytest.mark.parametrize(
     ("response", "message"),
     [
@@ -207,6 +307,43 @@ async def test_a_host_can_ask_for_a_pause_and_end_deliveries() -> None:
                 await post(sender, host)
     assert (paused.value.retry_after, paused.value.is_final) == (7.0, False)
     assert (ended.value.retry_after, ended.value.is_final) == (0.0, True)
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        (b" 7 \t", 7, 7),
+        (formatdate(time.time() + 10_000, usegmt=True).encode(), 9_000, 10_000),
+        (b"Thu, 01 Jan 1970 00:00:00 GMT", 0, 0),
+        (b"86400000", 86_400_000, 86_400_000),
+        (b"9" * 5000, 86_400_000, 1e12),
+        (b"-7", 0, 0),
+        (b"\xff\xfe", 0, 0),
+        (b"Fri, 31 Dec 9999 23:59:59 +99999999999999999999", 0, 0),
+    ],
+    ids=["spaces", "date", "past", "long", "endless", "negative", "bytes", "zone"],
+)
+async def test_a_pause_is_a_number_of_seconds_or_a_date(value: bytes, least: float, most: float) -> None:
+    response = b"HTTP/1.1 429 Slow\r\nRetry-After: %b\r\nContent-Length: 0\r\n\r\n" % value
+    async with answering(response) as host:
+        with client() as sender, pytest.raises(DeliveryError) as paused:
+            await post(sender, host)
+    assert least <= paused.value.retry_after <= most
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"HTTP/1.1 103 Hints\r\nRetry-After: 800\r\n\r\nHTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nRetry-After: 800\r\n\r\n",
+    ],
+    ids=["interim response", "trailer"],
+)
+async def test_a_pause_counts_only_in_the_head_of_the_answer(response: bytes) -> None:
+    async with answering(response) as host:
+        with client() as sender, pytest.raises(DeliveryError) as failure:
+            await post(sender, host)
+    assert failure.value.retry_after == 0.0
 
 
 @pytest.mark.parametrize("response", [hang, in_pieces(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")])
@@ -246,27 +383,70 @@ async def test_idle_connections_are_closed_and_bounded(monkeypatch: pytest.Monke
     async with answering(OK) as host, answering(OK) as other:
         with client() as sender:
             await post(sender, host)
-            await post(sender, other)  # not kept: there is no room
+            await post(sender, other)  # the connection to the first host is closed: there is no room for both
             await post(sender, other)
-            assert other.connections == 2
+            assert other.connections == 1
             await until(lambda: not sender._idle and not sender._idle_at)
             await post(sender, host)
     assert host.connections == 2
 
 
-async def test_the_certificate_must_be_that_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """The certificate of hooks.example, which is trusted."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("hooks.example").configure_cert(context)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    return context
 
-    async def here(_host: str, _port: int) -> list[str]:
-        return ["127.0.0.1"]
 
-    async with answering(OK, tls=context) as host:
+async def here(_host: str, _port: int) -> list[str]:
+    return ["127.0.0.1"]
+
+
+async def test_the_certificate_must_be_that_of_the_host(certificate: ssl.SSLContext) -> None:
+    async with answering(OK, tls=certificate) as host:
         with client(guard=Outbound(["127.0.0.1"], resolve=here)) as sender:
             await sender.post(entry(f"https://hooks.example:{host.port}/"), NOTIFICATION, 0)
             with pytest.raises(DeliveryError, match="CERTIFICATE_VERIFY_FAILED"):
                 await sender.post(entry(f"https://other.example:{host.port}/"), NOTIFICATION, 0)
     assert len(host.requests) == 1
+
+
+async def test_a_connection_with_tls_is_used_again_and_says_that_it_is_http_1(certificate: ssl.SSLContext) -> None:
+    certificate.set_alpn_protocols(["h2", "http/1.1"])
+    async with answering(OK, tls=certificate) as host:
+        with client(guard=Outbound(["127.0.0.1"], resolve=here)) as sender:
+            for _ in range(2):
+                await sender.post(entry(f"https://hooks.example:{host.port}/"), NOTIFICATION, 0)
+            assert host.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+    assert (len(host.requests), host.connections) == (2, 1)
+
+
+async def test_certificates_are_read_once_however_many_connections_begin(
+    certificate: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[ssl.SSLContext] = []
+    read_certificates = httpx.create_ssl_context
+
+    def count() -> ssl.SSLContext:
+        read.append(read_certificates())
+        return read[-1]
+
+    monkeypatch.setattr(httpx, "create_ssl_context", count)
+    async with answering(OK, tls=certificate) as host:
+        with client(guard=Outbound(["127.0.0.1"], resolve=here)) as sender:
+            hook = entry(f"https://hooks.example:{host.port}/")
+            await asyncio.gather(*(sender.post(hook, NOTIFICATION, 0) for _ in range(4)))
+    assert len(read) == 1
+
+
+async def test_a_host_that_refuses_a_request_gets_the_next_one_over_a_new_connection() -> None:
+    async with answering(b"HTTP/1.1 413 No\r\nContent-Length: 0\r\n\r\n", OK) as host:
+        with client() as sender:
+            with pytest.raises(DeliveryError, match="HTTP 413"):
+                await post(sender, host)
+            await post(sender, host)
+    assert (len(host.requests), host.connections) == (2, 2)

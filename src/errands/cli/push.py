@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import Annotated
 
 from typer import Argument, Option
@@ -39,10 +40,12 @@ async def list_pushes(
     async with existing_store(storage) as engine:
         now = engine.clock()
         async for entry in engine.outbox(agent):
-            if (every or entry.dead or entry.attempts) and len(shown) <= limit:
-                shown.append(entry)
+            if every or entry.dead or entry.attempts:
+                # The dead ones are kept, and those that have failed for longest.
+                insort(shown, entry, key=lambda entry: (not entry.dead, entry.failed_at or now))
+                del shown[limit + 1 :]
     more = len(shown) > limit
-    shown = sorted(shown[:limit], key=lambda entry: (not entry.dead, entry.failed_at or now))
+    del shown[limit:]
     if as_json:
         print_json([_document(entry) for entry in shown])
     elif shown:

@@ -25,7 +25,7 @@ from errands.client.errors import (
 )
 from errands.errors import ConfigurationError, UnavailableError
 from errands.model.card import AgentCard
-from errands.outbound import Outbound, OutboundError, is_public
+from errands.outbound import Outbound, OutboundError, is_public, retry_after
 from errands.wire import praisonai, v0_3, v1_0
 from errands.wire.dialect import ClientDialect, MalformedAnswerError
 from errands.wire.v0_3_card import PRAISONAI_TRANSPORT, from_v0_3
@@ -119,7 +119,7 @@ class CardSource:
                     await response.aclose()
             if response.status_code in http_transport.PASSING_STATUSES:
                 cause = UnavailableError(f"HTTP {response.status_code}")
-                raise TransientError(cause, reached=True, retry_after=http_transport.retry_after(response.headers))
+                raise TransientError(cause, reached=True, retry_after=retry_after(response.headers))
             return response
 
         try:

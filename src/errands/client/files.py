@@ -25,12 +25,12 @@ import msgspec
 from errands.client.agent_session import AgentSession, RetryPolicy, TransientError, final_error
 from errands.client.errors import AgentCapabilityError, FileRefusedError, ProtocolError
 from errands.client.http_requests import NO_SECRETS, RequestSecrets, add_secrets, origin_of
-from errands.client.http_transport import PASSING_STATUSES, retry_after, translated_failures
+from errands.client.http_transport import PASSING_STATUSES, translated_failures
 from errands.errors import A2AError, ConfigurationError, PayloadTooLargeError, UnavailableError
 from errands.model.card import BLOBS_EXTENSION, AgentCard
 from errands.model.core import Part
 from errands.model.requests import SendMessageRequest
-from errands.outbound import Outbound, OutboundError
+from errands.outbound import Outbound, OutboundError, retry_after
 from errands.wire.status import from_http
 
 #: Bytes that are read from a file at a time.

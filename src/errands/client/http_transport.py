@@ -6,8 +6,6 @@ of the transport port.
 
 from __future__ import annotations
 
-import email.utils
-import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -28,6 +26,7 @@ from errands.model import requests
 from errands.model.base import A2AObject
 from errands.model.core import StreamResponse
 from errands.operations import Operation
+from errands.outbound import retry_after
 from errands.wire import jsonrpc, v0_3
 from errands.wire.dialect import EXTENSION_HEADERS, EXTENSIONS, ClientDialect, MalformedAnswerError
 from errands.wire.praisonai import ARTIFACT_EVENT, ERROR_EVENT, STATUS_EVENT
@@ -184,18 +183,6 @@ def translated_failures() -> Iterator[None]:
         raise TransientError(error, reached=True) from error
     except httpx.DecodingError as error:
         raise ProtocolError(f"the body cannot be read ({error})") from error
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of a `Retry-After` header, which may be a number or a date."""
-    value = headers.get("retry-after", "").strip()
-    if value.isascii() and value.isdecimal():
-        return float(value)
-    try:
-        moment = email.utils.parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return max(0.0, moment.timestamp() - time.time())
 
 
 # Bindings

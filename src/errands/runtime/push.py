@@ -328,21 +328,27 @@ class PushSender:
     def _room(self) -> Callable[[str], int]:
         """Return the function that says how many requests a host may have now beside those that it has.
 
-        A host that has not answered yet, or not the last time, has one at a time, and all such hosts together have half
-        of the requests: whoever names many hosts that hang does not hold up those that work.
+        A host that has not answered yet, or not the last time, has one at a time. All such hosts together have half of
+        the requests, and those that failed half of that: hosts that hang hold up neither those that work nor new ones.
         """
         now = asyncio.get_running_loop().time()
         per_host = self._settings.push_concurrency_per_host
-        unproven = sum(count for host, count in self._busy.items() if host not in self._proven)
-        left = (self._settings.push_concurrency + 1) // 2 - unproven
+        unproven = [host for host in self._busy if host not in self._proven]
+        left = (self._settings.push_concurrency + 1) // 2 - sum(self._busy[host] for host in unproven)
+        left_for_failed = (self._settings.push_concurrency + 3) // 4 - sum(
+            self._busy[host] for host in unproven if host in self._circuits
+        )
 
         def room(host: str) -> int:
-            nonlocal left
+            nonlocal left, left_for_failed
             if host in self._proven:
                 return per_host - self._busy[host]
-            circuit = self._circuits.get(host)
-            if left <= 0 or self._busy[host] or (circuit is not None and circuit.open_until > now):
+            if left <= 0 or self._busy[host]:
                 return 0
+            if (circuit := self._circuits.get(host)) is not None:
+                if left_for_failed <= 0 or circuit.open_until > now:
+                    return 0
+                left_for_failed -= 1
             left -= 1
             return 1
 

@@ -12,6 +12,7 @@ import base64
 import hashlib
 import hmac
 import re
+import select
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -22,7 +23,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from errands.errors import ConfigurationError
 from errands.model.log import OutboxEntry
-from errands.outbound import Outbound, OutboundError
+from errands.outbound import Outbound, OutboundError, retry_after
 from errands.version import __version__
 from errands.wire.v0_3_card import VERSION as V0_3
 
@@ -30,7 +31,7 @@ from errands.wire.v0_3_card import VERSION as V0_3
 MAX_RESPONSE = 64 * 1024
 #: Seconds for which a JWT about a notification is valid.
 JWT_LIFETIME = 300
-#: Connections that are kept for the next request, and for how many seconds.
+#: Connections that are kept for the next request, those used last, and for how many seconds.
 MAX_IDLE, KEEP_IDLE = 100, 5.0
 
 #: A header whose value has no space at its ends: the receiver would not see it.
@@ -129,8 +130,7 @@ class WebhookClient:
 
     def close(self) -> None:
         for connection in list(self._idle):
-            self._take_away(connection)
-            connection.transport.close()
+            self._drop(connection)
 
     def _head(self, target: _Target, entry: OutboxEntry, notification: PushNotification, now: int) -> bytes:
         config = entry.config
@@ -179,19 +179,15 @@ class WebhookClient:
         if not 200 <= status < 300:
             raise DeliveryError(
                 f"HTTP {status}",
-                retry_after=float(wait) if re.fullmatch(rb"\d{1,6}", wait) else 0.0,
+                retry_after=retry_after({"retry-after": wait.decode("latin-1")}) or 0.0,
                 is_final=status == httpx.codes.GONE,
             )
 
     async def _exchange(self, target: _Target, head: bytes, body: bytes) -> _Answer:
         """Send a request and return the answer."""
         origin = target[:3]
-        while idle := self._idle_at.get(origin):
-            connection = idle[-1]
-            self._take_away(connection)
-            if connection.transport.is_closing():
-                continue
-            # The host may have closed it just now; sending it again over a new one has the same delivery id.
+        if (connection := self._idle_connection(origin)) is not None:
+            # The host may have closed it just now. Over a new one the request has the same delivery id.
             with suppress(ConnectionError):
                 return await self._use(connection, origin, head, body)
         connection = await self._guard.connect(_WebhookConnection, target.host, target.port, has_tls=target.has_tls)
@@ -205,18 +201,30 @@ class WebhookClient:
         except BaseException:
             connection.transport.abort()
             raise
-        if connection.can_be_used_again and len(self._idle) < MAX_IDLE:
+        if connection.can_be_used_again:
+            if len(self._idle) >= MAX_IDLE:
+                self._drop(next(iter(self._idle)))
             connection.origin = origin
-            loop = asyncio.get_running_loop()
-            self._idle[connection] = loop.call_later(KEEP_IDLE, self._close_idle, connection)
+            self._idle[connection] = asyncio.get_running_loop().call_later(KEEP_IDLE, self._drop, connection)
             self._idle_at.setdefault(origin, []).append(connection)
         else:
-            connection.transport.close()
+            connection.transport.abort()
         return answer
 
-    def _close_idle(self, connection: _WebhookConnection) -> None:
+    def _idle_connection(self, origin: tuple[bool, str, int]) -> _WebhookConnection | None:
+        """Return the connection to a host that was used last, which is then no longer idle."""
+        while idle := self._idle_at.get(origin):
+            connection = idle[-1]
+            self._take_away(connection)
+            if connection.is_silent():
+                return connection
+            connection.transport.abort()
+        return None
+
+    def _drop(self, connection: _WebhookConnection) -> None:
         self._take_away(connection)
-        connection.transport.close()
+        # Closing would wait for as long as the host does not read what was sent.
+        connection.transport.abort()
 
     def _take_away(self, connection: _WebhookConnection) -> None:
         """Remove a connection from those that are idle."""
@@ -234,32 +242,49 @@ class _Answer(NamedTuple):
 
 
 class _WebhookConnection(asyncio.Protocol):
-    """A connection to a webhook: one request at a time."""
+    """A connection to a webhook: one request at a time.
+
+    What a host sends without a request ends the connection: it must not become the answer to the next request.
+    """
 
     transport: asyncio.Transport
     origin: tuple[bool, str, int]
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
+        # Hosts may end lines with LF, continue a header in the next line, or give a length beside chunks.
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_chunked_length=True
+        )
         #: The answer to the request under way; None between two requests.
         self._answer: asyncio.Future[_Answer] | None = None
         self._received = 0
         self._has_head = False
         self._retry_after = b""
-        self.can_be_used_again = True
+        self.can_be_used_again = False
 
     def post(self, head: bytes, body: bytes) -> asyncio.Future[_Answer]:
+        if self.transport.is_closing():
+            raise ConnectionResetError("the host did not wait for the request")
         self._answer = asyncio.get_running_loop().create_future()
-        self._received, self._has_head, self._retry_after = 0, False, b""
+        self._received, self._has_head, self.can_be_used_again = 0, False, False
         self.transport.writelines([head, body])
         return self._answer
+
+    def is_silent(self) -> bool:
+        """Return whether the host has neither sent something nor left; the event loop may not have noticed yet."""
+        return not self.transport.is_closing() and not _is_readable(self._fd)
 
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
+        self._fd: int = transport.get_extra_info("socket").fileno()
 
     def data_received(self, data: bytes) -> None:
+        if self._answer is None:
+            self.transport.abort()
+            return
         self._received += len(data)
         try:
             self._parser.feed_data(data)
@@ -267,24 +292,32 @@ class _WebhookConnection(asyncio.Protocol):
             self._fail(error)
         except HttpParserUpgrade:
             self._fail(HttpParserError("the host wants to speak another protocol"))
-        if self._answer is None:
-            return
         if self._received > MAX_RESPONSE:
-            if not self._has_head:
+            if self._has_head:
+                self._end(reusable=False)
+            else:
                 self._fail(HttpParserError(f"the head of the answer has more than {MAX_RESPONSE} bytes"))
-            self._end(reusable=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._has_head:
             self._end(reusable=False)  # the end of the connection is that of the body
+        elif self._received:
+            # Not a ConnectionError: the host has seen the request, so it is not sent again at once.
+            self._fail(HttpParserError("the host closed the connection in the head of its answer"))
         else:
             self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the host closed the connection"))
         del self._parser  # it refers to this object
 
     # Called by the parser
 
+    def on_message_begin(self) -> None:
+        self._retry_after = b""
+        if self._answer is None:
+            self.can_be_used_again = False
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"retry-after":
+        # Those after the body, which come later, mean nothing.
+        if not self._has_head and name.lower() == b"retry-after":
             self._retry_after = value
 
     def on_headers_complete(self) -> None:
@@ -297,11 +330,13 @@ class _WebhookConnection(asyncio.Protocol):
 
     def _end(self, *, reusable: bool) -> None:
         answer, self._answer = self._answer, None
-        self.can_be_used_again = reusable and answer is not None
-        if answer is None or not reusable:
-            self.transport.close()
-        if answer is not None and not answer.done():
-            answer.set_result(_Answer(self._parser.get_status_code(), self._retry_after))
+        if answer is None:
+            return
+        status = self._parser.get_status_code()
+        # A host may refuse a request before it has read it, and never read the rest. TLS hides how much that is.
+        self.can_be_used_again = reusable and status < 300 and not self.transport.get_write_buffer_size()
+        if not answer.done():
+            answer.set_result(_Answer(status, self._retry_after))
 
     def _fail(self, error: Exception) -> None:
         answer, self._answer = self._answer, None
@@ -309,3 +344,11 @@ class _WebhookConnection(asyncio.Protocol):
         self.transport.abort()
         if answer is not None and not answer.done():
             answer.set_exception(error)
+
+
+def _is_readable(fd: int) -> bool:
+    if not hasattr(select, "poll"):  # on Windows
+        return bool(select.select([fd], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

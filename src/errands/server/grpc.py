@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
-import msgspec
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import SERVICE_NAME as HEALTH
@@ -25,15 +24,15 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from starlette.types import Scope
 
 from errands import errors
-from errands.model.base import encode, unchecked
-from errands.model.core import StreamResponse
+from errands.model.base import encode
 from errands.runtime.settings import NOT_ON_CARD, Settings
 from errands.runtime.streams import EventStream
 from errands.server.asgi import Header, IncomingRequest, host_port, means_every_address
 from errands.server.errors import client_error, error_headers
 from errands.server.grpc_calls import MOST_CALLS, SMALL, OpenCalls
 from errands.server.large_work import LargeWork
-from errands.wire.proto.codec import ASKING, CODECS, Codec, Position, Rpc, mark, read_request
+from errands.wire.proto.codec import ASKING, CODECS, Codec, Position, Rpc, mark, read_request, write_response
+from errands.wire.proto.event_writer import EventWriter
 from errands.wire.proto.grpc_status import DETAILS_KEY, code_of, details_of, message_of
 
 if TYPE_CHECKING:
@@ -45,8 +44,6 @@ _GRACE = 1.0
 _PING_MS = 5_000
 #: How long a connection may have no calls. Clients connect again when they have one.
 _IDLE_MS = 300_000
-
-_decode_event = msgspec.json.Decoder(unchecked(StreamResponse)).decode
 
 
 class GrpcServer:
@@ -210,8 +207,8 @@ class GrpcService:
         size = len(encode(result))
         self._calls.hold(size)
         if size <= SMALL:
-            return _write(rpc, result)
-        written = await self._calls.convert(_write, rpc, result)
+            return write_response(rpc, result)
+        written = await self._calls.convert(write_response, rpc, result)
         self._calls.hold(2 * len(written))  # gRPC makes a copy
         return written
 
@@ -230,15 +227,15 @@ class GrpcService:
             raise
 
     async def _send_events(self, rpc: Rpc, stream: EventStream, context: Any, marked: bool) -> None:
-        write = context.write
+        write, write_event = context.write, EventWriter(rpc).write
         try:
             async for items in stream:
                 self._calls.hold(sum([len(item.data) for item in items]))
                 for item in items:
                     if len(item.data) <= SMALL:
-                        event = _write(rpc, _decode_event(item.data))
+                        event = write_event(item.data)
                     else:
-                        event = await self._calls.convert(_write_event, rpc, item.data)
+                        event = await self._calls.convert(write_event, item.data)
                     await write(mark(event, Position(item.version, item.gap)) if marked and item.version else event)
         except errors.A2AError:
             raise
@@ -253,18 +250,6 @@ class GrpcService:
         trailing = (*_metadata(headers), (DETAILS_KEY, details_of(error, self._codec)))
         await context.abort(code_of(error), message_of(error, self._codec), trailing)
         raise AssertionError("abort always raises")
-
-
-def _write(rpc: Rpc, result: Any) -> bytes:
-    try:
-        raw: bytes = rpc.write(result).SerializeToString()
-    except ValueError as error:
-        raise errors.InvalidAgentResponseError(f"The agent's answer cannot be sent over gRPC: {error}") from None
-    return raw
-
-
-def _write_event(rpc: Rpc, data: bytes) -> bytes:
-    return _write(rpc, _decode_event(data))
 
 
 def _end_of(work: asyncio.Task[Any]) -> asyncio.Future[None]:

@@ -10,11 +10,11 @@ import pytest
 
 from errands.client import AgentTimeoutError, AgentUnreachableError, AnswerLostError
 from errands.client.agent_session import LONGEST_WAIT, RetryPolicy, TransientError
-from errands.client.http_transport import retry_after
 from errands.errors import TaskNotFoundError, UnavailableError
 from errands.model.core import TaskState
 from errands.model.requests import SendMessageResponse
 from errands.operations import OPERATIONS
+from errands.outbound import retry_after
 from tests.unit.client.agent import Bytes, ScriptedAgent, snapshot, streaming, task
 
 pytestmark = pytest.mark.anyio
@@ -194,6 +194,8 @@ async def test_retry_after_may_be_a_number_a_date_or_nonsense() -> None:
     assert retry_after({}) is None
     assert retry_after({"retry-after": "soon"}) is None
     assert retry_after({"retry-after": "²"}) is None
+    assert retry_after({"retry-after": "Fri, 31 Dec 9999 23:59:59 +99999999999999999999"}) is None
+    assert int(retry_after({"retry-after": "9" * 5000}) or 0) > LONGEST_WAIT
     assert retry_after({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}) == 0
     later = email.utils.formatdate(time.time() + 10_000, usegmt=True)
     assert 9_000 < (retry_after({"retry-after": later}) or 0) <= 10_000

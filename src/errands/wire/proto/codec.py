@@ -21,7 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 from msgspec import UNSET
 
-from errands.errors import A2AError, InvalidParamsError, UnsupportedOperationError
+from errands.errors import A2AError, InvalidAgentResponseError, InvalidParamsError, UnsupportedOperationError
 from errands.model.base import A2AObject
 from errands.model.card import AgentCard
 from errands.model.core import SETTLED_STATES, Part
@@ -101,6 +101,15 @@ def write_request(rpc: Rpc, request: A2AObject) -> bytes:
         raw: bytes = rpc.ask(request).SerializeToString()
     except ValueError as error:
         raise InvalidParamsError(str(error)) from None
+    return raw
+
+
+def write_response(rpc: Rpc, response: Any) -> bytes:
+    """Return the bytes of a response, or of one event. Raises `InvalidAgentResponseError`."""
+    try:
+        raw: bytes = rpc.write(response).SerializeToString()
+    except ValueError as error:
+        raise InvalidAgentResponseError(f"The agent's answer cannot be sent over gRPC: {error}") from None
     return raw
 
 
@@ -374,7 +383,8 @@ class Position(NamedTuple):
     gap: bool
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """Return a number as protobuf writes it: seven bits in a byte, the lowest first."""
     written = bytearray()
     while number > 0x7F:
         written.append(number & 0x7F | 0x80)
@@ -383,12 +393,12 @@ def _varint(number: int) -> bytes:
     return bytes(written)
 
 
-_TAG = _varint(_POSITION << 3 | _VARINT)
+_TAG = varint(_POSITION << 3 | _VARINT)
 
 
 def mark(event: bytes, position: Position) -> bytes:
     """Return the event with its position at the end."""
-    return event + _TAG + _varint(position.version << 1 | position.gap)
+    return event + _TAG + varint(position.version << 1 | position.gap)
 
 
 def position_of(event: bytes) -> Position | None:
