@@ -1,7 +1,7 @@
 """Events of a stream as protobuf, from the JSON in which the log has them.
 
 Most events of a long stream are pieces of one text and differ in nothing else. Decoding each of them and filling a
-message would take a fifth of the stream's time, so what surrounds the text is converted once:
+message would take about a seventh of a stream's instructions, so what surrounds the text is converted once:
 
     {"artifactUpdate":{…,"artifact":{…,"parts":[{"text":"a piece of the text"}]},"append":true}}
     └────────────────────── prefix ─────────────────────┘                   └───── suffix ─────┘
