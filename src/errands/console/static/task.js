@@ -1,7 +1,7 @@
 /** The page of a task: its state in words, its timeline with replay, its artifacts, the raw wire, and what can be done. */
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { get, post } from "./api.js";
+import { get, post, request, root } from "./api.js";
 import { Link, go, useKeys, useQuery } from "./app.js";
 import { fold } from "./fold.js";
 import { follow } from "./stream.js";
@@ -26,9 +26,8 @@ function useTask(id) {
   const again = useRef(() => {});
   useEffect(() => {
     const path = `admin/tasks/${encodeURIComponent(id)}`;
-    const ending = new AbortController();
     const pending = { events: [], frame: 0, timer: 0, reading: false };
-    let last = 0, stopped = false, stream = null;
+    let stopped = false, stream = null;
     const update = (change) => { if (!stopped) setState((old) => ({ ...old, ...(typeof change === "function" ? change(old) : change) })); };
     setState({ row: null, task: null, timeline: null, error: null, live: "", newest: 0 });
 
@@ -62,28 +61,36 @@ function useTask(id) {
       later(events.every((event) => event.kind === "artifact") ? 3000 : pending.pause ?? 400);
     };
     const listen = (row) => {
-      last = row.version;
       if (isTerminal(row.state)) { update({ live: "ended" }); return; }
-      stream = follow(`${path}/stream`, {
-        after: last,
-        signal: ending.signal,
-        onState: (live) => update({ live }),
-        onEvent: (event) => {
-          pending.events.push(event);
+      let over = false;
+      stream = follow({
+        lastId: String(row.version),
+        open: ({ lastId, signal }) => request(`${path}/stream`, { headers: { accept: "text/event-stream", "last-event-id": lastId }, signal }),
+        onState: (live) => { update({ live }); if (live === "ended") read(); },
+        isOver: () => over,
+        onEvents: (batch) => {
+          if (batch.some((event) => event.name === "gap")) { update({ newest: 0 }); read(); }
+          const events = batch.filter((event) => event.name === "message").map((event) => JSON.parse(event.data));
+          over ||= events.some((event) => isTerminal(stateOf(event)));
+          pending.events.push(...events);
           pending.frame ||= requestAnimationFrame(paint);
         },
-        onGap: () => { update({ newest: 0 }); read(); },
       });
     };
     read();
     return () => {
       stopped = true;
-      ending.abort();
+      stream?.close();
       clearTimeout(pending.timer);
       cancelAnimationFrame(pending.frame);
     };
   }, [id]);
   return { ...state, again: () => again.current() };
+}
+
+/** Return the state that an event leads to, undefined if it leads to none. */
+function stateOf(event) {
+  return event?.data?.statusUpdate?.status.state ?? event?.data?.task?.status?.state;
 }
 
 export function TaskPage({ id, me }) {
@@ -194,7 +201,7 @@ function Head({ row, task, timeline, end, now, live, id }) {
     </header>`;
 }
 
-const LIVE = { live: "● Live", reconnecting: "◌ Reconnecting", paused: "‖ Paused", ended: "Ended" };
+const LIVE = { live: "● Live", reconnecting: "◌ Reconnecting", paused: "‖ Paused", failed: "✗ Cut off", ended: "Ended" };
 
 /** Return what the time of a task was spent on, and its tokens: `[[name, words]]`. */
 export function costs(timeline, end) {
@@ -265,7 +272,7 @@ function Actions({ row, task, id, log, me, again }) {
     const events = await log.all();
     save(`${id}.jsonl`, events.map((event) => JSON.stringify(event)).join("\n") + "\n");
   });
-  const command = `errands tasks get ${new URL("..", document.baseURI).href} ${id}`;
+  const command = `errands tasks get ${root} ${id}`;
   return html`
     <div class="actions" role="group" aria-label="Actions">
       ${!isTerminal(row.state) && (sure

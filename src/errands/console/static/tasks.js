@@ -1,7 +1,7 @@
 /** The list of tasks: live, filtered and searched by what the address says, with bulk cancel. */
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { get, post } from "./api.js";
+import { get, post, root } from "./api.js";
 import { Link, useKeys, useQuery } from "./app.js";
 import { Failure, usePolled } from "./polling.js";
 import { useWindowed } from "./windowed.js";
@@ -206,9 +206,8 @@ function Bulk({ tasks, chosen, setChosen, again, canWrite }) {
 }
 
 function Empty({ filtered, scanned }) {
-  const origin = new URL("..", document.baseURI).href;
   return filtered
     ? html`<p class="empty">No task passes these filters${scanned ? ` (${plural(scanned, "task")} looked at)` : ""}.</p>`
     : html`<div class="empty"><p>No tasks yet. They appear here as soon as the agent is sent a message, for example with</p>
-        <pre><code>errands send ${origin} "hello"</code></pre></div>`;
+        <pre><code>errands send ${root} "hello"</code></pre></div>`;
 }

@@ -140,7 +140,7 @@ export function Strip({ timeline, end, selected, onSelect, cursor, range, onRang
         aria-label=${`Outline of ${plural(timeline.spans.length, "span")}; the list below has the same`}
         onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerLeave=${up} onClick=${pick}>
         <${Patterns} />
-        ${(timeline.attempts ?? []).map((attempt, index, all) => html`<${Band} ...${{ attempt, x, from, to, height, next: all[index + 1] }} />`)}
+        ${(timeline.attempts ?? []).map((attempt) => html`<${Band} ...${{ attempt, x, from, to, height }} />`)}
         ${lanes.map(({ lane, rows }, index) => html`
           ${labels > 0 && html`<text class="lane-name" x="0" y=${tops[index] + 11}>${NAMES.get(lane)}</text>`}
           <line class="lane-line" x1=${labels} x2=${width} y1=${tops[index] - 3} y2=${tops[index] - 3} />
@@ -167,11 +167,11 @@ function Patterns() {
 }
 
 /** An attempt, as a band behind the lanes. The edge of one that lost its lease is torn. */
-function Band({ attempt, x, from, to, height, next }) {
+function Band({ attempt, x, from, to, height }) {
   const begin = Math.max(millis(attempt.at) ?? from, from), end = Math.min(millis(attempt.until) ?? to, to);
   if (begin > to || end < from) return null;
   const left = x(begin), right = Math.max(x(end), left + 2), bottom = height - 14;
-  const torn = attempt.outcome === "lost" || next?.cause === "expired";
+  const torn = attempt.end === "lost";
   const teeth = [];
   if (torn) for (let y = bottom, odd = 0; y > 0; y -= 5, odd ^= 1) teeth.push(`${right - (odd ? 4 : 0)} ${y}`);
   const edge = torn ? `L${teeth.join("L")}` : `V0`;

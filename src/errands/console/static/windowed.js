@@ -5,9 +5,9 @@
  * of the same height, so the scroll bar and the anchors of the page stay true.
  */
 
+import { useLayoutEffect, useReducer, useRef } from "./vendor/preact.js";
 
 /** How many pixels above and below the screen are mounted as well. */
-import { useLayoutEffect, useReducer, useRef } from "./vendor/preact.js";
 const MARGIN = 400;
 
 /**

@@ -1,18 +1,10 @@
 /** The raw wire of a task: what a client would see in A2A 1.0 and 0.3, the log as it is stored, and curl commands. */
 
 import { html, useEffect, useState } from "./vendor/preact.js";
-import { call } from "./api.js";
+import { envelope, newId, request, root } from "./api.js";
 import { Json } from "./parts.js";
 import { useWindowed } from "./windowed.js";
 import { exact, number } from "./words.js";
-
-/** How each version asks for a task. */
-const VERSIONS = { "1.0": { method: "GetTask", headers: { "A2A-Version": "1.0" } }, "0.3": { method: "tasks/get", headers: {} } };
-
-/** Return the address of the agent, which is one level above the console. */
-export function agentUrl() {
-  return new URL("..", document.baseURI).href;
-}
 
 /** Return a shell command that sends the first message of a task again. Credentials are left to the reader. */
 export function curlOf(task) {
@@ -20,7 +12,7 @@ export function curlOf(task) {
   if (!first) throw new Error("This task has no message of a user.");
   const { taskId, contextId, ...message } = first;
   const body = { jsonrpc: "2.0", id: 1, method: "SendMessage", params: { message: { ...message, messageId: newId() } } };
-  return ["curl", "-sS", agentUrl(), "-H", "Content-Type: application/json", "-H", "A2A-Version: 1.0", "-d", JSON.stringify(body)]
+  return ["curl", "-sS", root, "-H", "Content-Type: application/json", "-H", "A2A-Version: 1.0", "-d", JSON.stringify(body)]
     .map(quoted).join(" ");
 }
 
@@ -29,34 +21,33 @@ export function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }
 
-/** Return a random id; `crypto.randomUUID` is missing on plain http addresses. */
-export function newId() {
-  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-}
-
 export function RawWire({ id, log, newest }) {
   const [version, setVersion] = useState("1.0");
   const [shown, setShown] = useState({});
-  const { method, headers } = VERSIONS[version];
-  const request = { jsonrpc: "2.0", id: 1, method, params: { id } };
   useEffect(() => {
-    let stopped = false;
-    call("", request, headers).then(
-      (answer) => { if (!stopped) setShown({ version, answer }); },
-      (error) => { if (!stopped) setShown({ version, error }); },
-    );
-    return () => { stopped = true; };
+    const ending = new AbortController();
+    const { headers, body } = envelope("get", { id }, version);
+    const sent = JSON.parse(body);
+    const show = (found) => { if (!ending.signal.aborted) setShown({ version, sent, ...found }); };
+    // A task that changes all the time is asked for once in a second.
+    const timer = setTimeout(async () => {
+      try {
+        const response = await request("", { method: "POST", headers, body, signal: ending.signal });
+        show({ answer: await response.json() });
+      } catch (error) { show({ error }); }
+    }, shown.version === version ? 1000 : 0);
+    return () => { clearTimeout(timer); ending.abort(); };
   }, [id, version, newest]);
   useEffect(() => { log.all().catch(() => {}); }, [newest]);
   return html`
     <section class="raw" aria-label="Raw wire">
       <div class="filters" role="group" aria-label="Version of A2A">
-        ${Object.keys(VERSIONS).map((name) => html`<button type="button" class="chip" aria-pressed=${version === name} onClick=${() => setVersion(name)}>A2A ${name}</button>`)}
+        ${["1.0", "0.3"].map((name) => html`<button type="button" class="chip" aria-pressed=${version === name} onClick=${() => setVersion(name)}>A2A ${name}</button>`)}
       </div>
-      <h3>Request</h3><${Json} value=${request} />
+      ${shown.version !== version ? html`<p class="muted" role="status">Reading …</p>` : html`
+      <h3>Request</h3><${Json} value=${shown.sent} />
       <h3>Answer</h3>
-      ${shown.version !== version ? html`<p class="muted">Reading …</p>`
-        : shown.error ? html`<p class="failure" role="alert">${shown.error.message}</p>` : html`<${Json} value=${shown.answer} />`}
+      ${shown.error ? html`<p class="failure" role="alert">${shown.error.message}</p>` : html`<${Json} value=${shown.answer} />`}`}
       <h3>Log <span class="muted">${number(log.events.length)} events${log.loading ? ", still reading" : ""}</span></h3>
       ${log.gap && html`<p class="seam" role="note">Older events are no longer kept.</p>`}
       ${log.error && html`<p class="failure" role="alert">${log.error.message}</p>`}
