@@ -7,17 +7,17 @@ import { Failure, useRead } from "./polling.js";
 import { visible, words } from "./timeline.js";
 import { plural } from "./words.js";
 
-export function AgentPage() {
+export function page() {
   const { value, error, at, again } = useRead("admin/agent", {}, 60_000);
   const [raw, setRaw] = useState(false);
   useTitle("Agent");
   useKeys({ o: () => setRaw(!raw) });
   if (!value) {
-    return html`<h1>Agent</h1>${error ? html`<${Failure} error=${error} again=${again} what="the agent" />` : html`<p class="muted" role="status">Loading …</p>`}`;
+    return html`<div class="page"><h1>Agent</h1>${error ? html`<${Failure} error=${error} again=${again} what="the agent" />` : html`<p class="muted" role="status">Loading …</p>`}</div>`;
   }
   const { card, findings = [], policy, inner = [] } = value;
   const skills = value.skills ?? card.skills ?? [];
-  return html`
+  return html`<div class="page">
     <header class="page-head"><h1>${card.name}</h1><span class="muted">version ${card.version}</span>
       <${Link} to="/chat" class="button primary">Chat with it</${Link}></header>
     ${error && html`<${Failure} error=${error} again=${again} at=${at} what="the agent again" />`}
@@ -33,7 +33,7 @@ export function AgentPage() {
     ${inner.length > 0 && html`<section aria-labelledby="inner"><h2 id="inner">Agents inside</h2><ul>${inner.map((one) => html`<li>${typeof one === "string" ? one : html`<b>${one.name}</b> ${one.description}`}</li>`)}</ul></section>`}
     <section aria-labelledby="raw"><h2 id="raw">Raw card</h2>
       <button type="button" class="small" aria-expanded=${raw} onClick=${() => setRaw(!raw)}>${raw ? "Hide the JSON" : "Show the JSON"}</button>
-      ${raw && html`<${Json} value=${card} />`}</section>`;
+      ${raw && html`<${Json} value=${card} />`}</section></div>`;
 }
 
 function About({ card }) {

@@ -12,7 +12,7 @@ const seconds = (value) => duration(value * 1000);
 const perSecond = (value) => `${value < 10 ? value.toFixed(1) : Math.round(value)}/s`;
 const whole = (value) => number(Math.round(value));
 
-export function OpsPage({ me }) {
+export function page({ me }) {
   const [query, setQuery] = useQuery();
   const { value, error, at, again } = useRead("admin/figures", {}, 5000);
   const table = useRead("admin/metrics-table", {}, 3_600_000);
@@ -21,7 +21,7 @@ export function OpsPage({ me }) {
   const history = useHistory(value, processes);
   const chosen = processes.find((process) => process.id === query.process) ?? processes.find((process) => process.id === value?.process?.id) ?? processes[0];
   const snapshots = history.get(chosen?.id) ?? [];
-  return html`
+  return html`<div class="page">
     <header class="page-head"><h1>Operations</h1>${value && html`<span class="muted">${plural(processes.length, "process", "processes")}, read <${Ago} time=${at} /></span>`}</header>
     ${error && html`<${Failure} error=${error} again=${again} at=${value ? at : 0} what="the figures" />`}
     ${!value && !error && html`<p class="muted" role="status">Loading …</p>`}
@@ -29,7 +29,7 @@ export function OpsPage({ me }) {
       <${Processes} ...${{ processes, chosen, now: value.now, choose: (id) => setQuery({ process: id }) }} />
       <${Charts} snapshots=${snapshots} bounds=${boundsOf(table.value)} />`}
     <${Running} />
-    <${Outbox} me=${me} />`;
+    <${Outbox} me=${me} /></div>`;
 }
 
 /**

@@ -9,7 +9,7 @@ import { Ago, State, duration, plural, shortId } from "./words.js";
 
 const MOST = 100;
 
-export function OverviewPage({ me }) {
+export function page({ me }) {
   const filtered = Object.fromEntries(VIEWS.map(([name, , parameters]) => [name, parameters]));
   const flight = useRead("admin/tasks", { ...filtered.flight, limit: MOST }, 3000);
   const waits = useRead("admin/tasks", { ...filtered.waits, limit: MOST }, 3000);
@@ -24,7 +24,7 @@ export function OverviewPage({ me }) {
   const working = flight.value?.tasks.filter((task) => task.state === "working").length ?? 0;
   const queued = (flight.value?.tasks.length ?? 0) - working;
   const dead = figures.value ? latest(figures.value, "errands_outbox_dead") : 0;
-  return html`
+  return html`<div class="page">
     <header class="page-head"><h1>${me?.agent || "Overview"}</h1></header>
     ${broken && html`<${Failure} error=${broken.error} at=${broken.value ? broken.at : 0} what="the state of the agent" again=${() => reads.forEach((read) => read.again())} />`}
     ${known && html`<p class="health" role="status">${health({ working, queued, waits: waits.value.tasks.length, reviews: reviews.value?.length ?? 0, figures: figures.value, dead })}</p>`}
@@ -46,7 +46,7 @@ export function OverviewPage({ me }) {
           <td class="right" data-label="When"><${Ago} time=${task.statusAt} /></td></tr>`)}
         </tbody></table>
         <p><${Link} to="tasks?view=failed">All failed tasks</${Link}></p>`}
-    </section>`;
+    </section></div>`;
 }
 
 function Count({ to, title, read, tone = "" }) {

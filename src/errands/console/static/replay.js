@@ -5,32 +5,31 @@ import { get } from "./api.js";
 import { fold } from "./fold.js";
 import { State, duration, exact, number } from "./words.js";
 
-const PAGE = 200;
+const PAGE = 1000;
 /** A task is kept for every so many events, so a step of the slider folds few of them. */
 const KEPT = 250;
 
 /**
  * Return the log of a task: `events` that were read, `gap`, `loading`, and `all()`, which reads those that are missing
- * and returns the events. Nothing is read before somebody asks.
+ * and returns the events. Nothing is read before `all()` is called.
  */
 export function useLog(id, newest) {
   const [state, setState] = useState({ id, events: [], gap: false, loading: false, error: null });
   const store = useRef(null);
-  if (store.current?.id !== id) store.current = { id, events: [], gap: false, reading: null };
+  if (store.current?.id !== id) store.current = { id, events: [], after: 0, gap: false, reading: null };
   const limit = useRef(newest);
   limit.current = newest;
   const all = () => {
     const log = store.current;
     log.reading ??= (async () => {
       try {
-        for (;;) {
-          const after = log.events.at(-1)?.version ?? 0;
-          if (after >= limit.current) break;
-          const page = await get(`admin/tasks/${encodeURIComponent(id)}/events`, { after, limit: PAGE });
+        while (log.after < limit.current) {
+          const page = await get(`admin/tasks/${encodeURIComponent(id)}/events`, { after: log.after, limit: PAGE });
           log.gap ||= page.gap;
           for (const event of page.events) log.events.push(event);
+          // Callers who may not see every kind of event have versions that jump.
+          log.after = page.next ?? Math.max(limit.current, page.events.at(-1)?.version ?? 0);
           if (store.current === log) setState({ id, events: log.events.slice(), gap: log.gap, loading: true, error: null });
-          if (!page.events.length) break;
         }
         if (store.current === log) setState({ id, events: log.events.slice(), gap: log.gap, loading: false, error: null });
       } catch (error) {

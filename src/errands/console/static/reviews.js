@@ -1,7 +1,7 @@
 /** The queue of pending reviews: the subject as values, approve or deny with a comment, then the next one. */
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
-import { get, post } from "./api.js";
+import { post } from "./api.js";
 import { Link, useKeys, useQuery, useTitle } from "./app.js";
 import { Json } from "./parts.js";
 import { Failure, useRead } from "./polling.js";
@@ -11,7 +11,7 @@ import { Ago, plural, shortId } from "./words.js";
 /** How long a verdict that was chosen by key or button waits to be confirmed. */
 const SURE = 6000;
 
-export function ReviewsPage({ me }) {
+export function page({ me }) {
   const [query, setQuery] = useQuery();
   const mine = query.mine === "1";
   const { value, error, at, again } = useRead("admin/reviews", mine ? { mine: 1 } : {});
@@ -22,16 +22,16 @@ export function ReviewsPage({ me }) {
   const opened = useRef(null);
   useTitle(value === null ? "Reviews" : `(${pending.length}) Reviews`);
 
-  const open = (next) => pending[next] && setQuery({ task: pending[next].taskId }, { replace: true });
+  const open = (next) => pending[next] && setQuery({ task: pending[next].taskId });
   useKeys({ j: () => open(index + 1), k: () => open(index - 1) });
   const done = (taskId) => {
     setAnswered(new Set(answered).add(taskId));
     const next = pending[index + 1] ?? pending[index - 1];
-    setQuery({ task: next ? next.taskId : "" }, { replace: true });
+    setQuery({ task: next ? next.taskId : "" });
     opened.current?.focus();
     again();
   };
-  return html`
+  return html`<div class="page">
     <header class="page-head"><h1>Reviews</h1><span class="muted">${value === null ? "Loading …" : plural(pending.length, "pending review")}</span>
       ${me?.authenticated && html`<label class="check"><input type="checkbox" checked=${mine} onChange=${(event) => setQuery({ mine: event.target.checked ? "1" : "" })} /> Only those that ask me</label>`}</header>
     ${error && html`<${Failure} error=${error} again=${again} at=${value ? at : 0} what="the reviews" />`}
@@ -48,7 +48,7 @@ export function ReviewsPage({ me }) {
       <section class="review" aria-label="The review" tabindex="-1" ref=${opened}>
         <${Review} key=${current.taskId} review=${current} me=${me} done=${() => done(current.taskId)} />
       </section>
-    </div>`}`;
+    </div>`}</div>`;
 }
 
 /** One review. Its heading is what the rule says, never a text that a model wrote. */
@@ -128,7 +128,3 @@ export function ReviewForm({ taskId, me, done }) {
   return html`<${Subject} review=${review} /><${Verdict} review=${review} me=${me} done=${done} />`;
 }
 
-/** Return how many reviews are pending, null until that is known. */
-export async function pendingReviews() {
-  return (await get("admin/reviews")).length;
-}

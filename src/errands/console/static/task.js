@@ -88,17 +88,35 @@ function useTask(id) {
   return { ...state, again: () => again.current() };
 }
 
+/** Return a value as it was at most a second ago, for what should not follow each chunk. */
+function useSettled(value) {
+  const [settled, settle] = useState(value);
+  const latest = useRef(value);
+  latest.current = value;
+  useEffect(() => {
+    if (value === settled) return undefined;
+    const timer = setTimeout(() => settle(latest.current), settled ? 1000 : 0);
+    return () => clearTimeout(timer);
+  }, [value !== settled, settled]);
+  return settled;
+}
+
 /** Return the state that an event leads to, undefined if it leads to none. */
 function stateOf(event) {
   return event?.data?.statusUpdate?.status.state ?? event?.data?.task?.status?.state;
 }
 
-export function TaskPage({ id, me }) {
+export function page({ params, me }) {
+  return html`<div class="page"><${TaskView} key=${params.id} id=${params.id} me=${me} /></div>`;
+}
+
+function TaskView({ id, me }) {
   const { row, task, timeline, error, live, newest, again } = useTask(id);
   const [query, setQuery] = useQuery();
   const [opened, setOpened] = useState(new Set(query.span ? [query.span] : []));
   const [replay, setReplay] = useState(null);
   const log = useLog(id, newest);
+  const settled = useSettled(newest);
   const search = useRef(null);
   const ended = row ? isTerminal(row.state) : false;
   const now = useNow(ended ? 3_600_000 : 1000);
@@ -109,7 +127,7 @@ export function TaskPage({ id, me }) {
   const range = query.from && query.to ? [Number(query.from), Number(query.to)] : null;
   const end = timeline ? (ended ? Math.max(timeline.end ?? 0, ...timeline.spans.map((span) => span.until ?? span.at)) : Math.max(now, timeline.end ?? 0)) : 0;
 
-  const select = (span) => setQuery({ span }, { replace: true });
+  const select = (span) => setQuery({ span });
   const toggle = (span) => {
     const next = new Set(opened);
     if (!next.delete(span)) next.add(span);
@@ -149,21 +167,21 @@ export function TaskPage({ id, me }) {
     <${Matter} ...${{ row, task, again, me }} />
     <nav class="tabs" aria-label="Parts of the task">
       ${TABS.map(([name, title]) => html`
-        <button type="button" aria-current=${tab === name ? "page" : null} onClick=${() => setQuery({ tab: name })}>${title}${name === "artifacts" && shownTask?.artifacts?.length ? html` <span class="count">${shownTask.artifacts.length}</span>` : null}</button>`)}
+        <button type="button" aria-current=${tab === name ? "page" : null} onClick=${() => setQuery({ tab: name === "timeline" ? "" : name }, { push: true })}>${title}${name === "artifacts" && shownTask?.artifacts?.length ? html` <span class="count">${shownTask.artifacts.length}</span>` : null}</button>`)}
     </nav>
-    <${Replay} ...${{ log, newest, start: timeline?.start, version: query.version, setVersion: (version) => setQuery({ version }, { replace: true }), setReplay }} />
+    <${Replay} ...${{ log, newest: settled, start: timeline?.start, version: query.version, setVersion: (version) => setQuery({ version }), setReplay }} />
     ${tab === "timeline" && timeline && html`
       ${timeline.gap && html`<p class="seam" role="note">Older events of this task are no longer kept. The timeline begins after them.</p>`}
       <${Strip} ...${{ timeline, end, selected: query.span, cursor, range, onSelect: (span) => { select(span); setOpened(new Set(opened).add(span)); },
         onRange: (next) => setQuery(next ? { from: next[0], to: next[1] } : { from: "", to: "" }) }} />
       <${SpanList} ...${{ timeline, end, filters, opened, cursor, selected: query.span, onSelect: select, onToggle: toggle,
-        onFilter: (change) => setQuery(filterQuery({ ...filters, ...change }), { replace: true }) }}>
+        onFilter: (change) => setQuery(filterQuery({ ...filters, ...change })) }}>
         ${!ended && html`<button type="button" class="chip" aria-pressed=${followed} onClick=${() => setQuery({ follow: followed ? "" : "1" })}>Follow</button>`}
       </${SpanList}>
       ${Object.keys(timeline.hidden ?? {}).length > 0 && html`<p class="muted">Not shown here: ${Object.entries(timeline.hidden).map(([kind, count]) => `${number(count)} ${kind}`).join(", ")}. The raw log has them.</p>`}`}
     ${tab === "conversation" && html`<${Conversation} task=${shownTask} />`}
     ${tab === "artifacts" && html`<${Artifacts} task=${shownTask} live=${!ended && !replay} />`}
-    ${tab === "raw" && html`<${RawWire} ...${{ id, log, newest }} />`}`;
+    ${tab === "raw" && html`<${RawWire} ...${{ id, log, newest: settled }} />`}`;
 }
 
 function filterQuery({ kinds, problems, text }) {

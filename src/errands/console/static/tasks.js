@@ -73,7 +73,7 @@ function usePages(parameters) {
   return { ...state, pages, loading: state.key !== key || state.loading, more, visible, again: () => read([0]) };
 }
 
-export function TasksPage({ me }) {
+export function page({ me }) {
   const [query, setQuery] = useQuery();
   const parameters = useMemo(() => parametersOf(query), [JSON.stringify(query)]);
   const { pages, error, at, loading, more, visible, again } = usePages(parameters);
@@ -116,12 +116,12 @@ export function TasksPage({ me }) {
   const view = query.view ?? "";
   const wide = me?.reach && me.reach !== "scope";
   const narrowed = FIELDS.some((name) => query[name]);
-  return html`
+  return html`<div class="page">
     <header class="page-head"><h1>Tasks</h1>
       <span class="muted">${loading && !tasks.length ? "Loading …" : html`${plural(tasks.length, "task")}${more ? ", and more below" : ""}`}</span></header>
     <div class="filters" role="group" aria-label="Quick filters">
       ${VIEWS.map(([name, title]) => html`
-        <button type="button" class="chip" aria-pressed=${view === name} onClick=${() => setQuery({ view: name, state: "" })}>${title}</button>`)}
+        <button type="button" class="chip" aria-pressed=${view === name} onClick=${() => setQuery({ view: name, state: "" }, { push: true })}>${title}</button>`)}
     </div>
     <div class="filters" role="search">
       <input type="search" ref=${search} class="grow" placeholder="Search an id or words of the message" aria-label="Search tasks"
@@ -151,7 +151,7 @@ export function TasksPage({ me }) {
       </tbody>
     </table>`}
     ${more && html`<p class="more"><button type="button" onClick=${more}>Load more</button></p>`}
-    ${!loading && !error && tasks.length === 0 && html`<${Empty} filtered=${view !== "" || narrowed} scanned=${pages[0]?.scanned} />`}`;
+    ${!loading && !error && tasks.length === 0 && html`<${Empty} filtered=${view !== "" || narrowed} scanned=${pages[0]?.scanned} />`}</div>`;
 }
 
 function Field({ name, title, query, setQuery }) {
