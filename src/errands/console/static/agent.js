@@ -15,7 +15,7 @@ export function page() {
   if (!value) {
     return html`<div class="page"><h1>Agent</h1>${error ? html`<${Failure} error=${error} again=${again} what="the agent" />` : html`<p class="muted" role="status">Loading …</p>`}</div>`;
   }
-  const { card, findings = [], policy, inner = [] } = value;
+  const { card, findings = [], policies = [], innerAgents = [] } = value;
   const skills = value.skills ?? card.skills ?? [];
   return html`<div class="page">
     <header class="page-head"><h1>${card.name}</h1><span class="muted">version ${card.version}</span>
@@ -29,8 +29,10 @@ export function page() {
     <section aria-labelledby="skills"><h2 id="skills">Skills</h2>
       ${skills.length === 0 ? html`<p class="empty">The card names no skills.</p>` : html`<ul class="skills plain">${skills.map((skill) => html`<${Skill} skill=${skill} />`)}</ul>`}</section>
     <section aria-labelledby="security"><h2 id="security">Security</h2><${Security} card=${card} /></section>
-    <section aria-labelledby="policy"><h2 id="policy">Policy</h2><${Policy} policy=${policy} /></section>
-    ${inner.length > 0 && html`<section aria-labelledby="inner"><h2 id="inner">Agents inside</h2><ul>${inner.map((one) => html`<li>${typeof one === "string" ? one : html`<b>${one.name}</b> ${one.description}`}</li>`)}</ul></section>`}
+    <section aria-labelledby="policy"><h2 id="policy">Policy</h2>
+      ${policies.length === 0 ? html`<p class="empty">Only operators see the policy.</p>` : policies.map((policy) => html`<${Policy} key=${policy.agent} policy=${policy} named=${policies.length > 1} />`)}</section>
+    ${innerAgents.length > 0 && html`<section aria-labelledby="inner"><h2 id="inner">Agents inside</h2>
+      <p>It delegates work to ${innerAgents.map((name, index) => html`${index ? ", " : ""}<b>${name}</b>`)}.</p></section>`}
     <section aria-labelledby="raw"><h2 id="raw">Raw card</h2>
       <button type="button" class="small" aria-expanded=${raw} onClick=${() => setRaw(!raw)}>${raw ? "Hide the JSON" : "Show the JSON"}</button>
       ${raw && html`<${Json} value=${card} />`}</section></div>`;
@@ -88,22 +90,23 @@ function Security({ card }) {
     ${required.length > 0 && html`<p class="muted">A caller needs ${required.map((one) => Object.keys(one.schemes ?? one).join(" and ")).filter(Boolean).join(", or ")}.</p>`}`;
 }
 
-function Policy({ policy }) {
-  const [text, setText] = useState(false);
-  const rules = policy?.rules ?? [];
-  if (!policy || (!rules.length && !policy.text)) return html`<p class="empty">This agent has no policy: its calls are neither checked nor limited.</p>`;
-  const columns = [...new Set(rules.flatMap((rule) => Object.keys(rule)))];
+/** What the policy of one agent checks and limits, as a table, and as the text that it was compiled to. */
+function Policy({ policy, named }) {
+  const [open, setOpen] = useState(false);
+  const { rules, limits, text, version, agent } = policy;
+  const bounds = Object.entries(limits);
   return html`
-    ${policy.version && html`<p class="muted">Version <code>${policy.version}</code></p>`}
+    ${named && html`<h3>${agent}</h3>`}
+    ${!rules.length && !bounds.length && html`<p class="empty">No policy: calls are neither checked nor limited.</p>`}
+    ${version && html`<p class="muted">Version <code>${version}</code></p>`}
+    ${bounds.length > 0 && html`<p class="limits">${bounds.map(([name, limit]) => html`<span class="tag">${words(name)} <b>${String(limit)}</b></span>`)}</p>`}
     ${rules.length > 0 && html`
-      <div class="table-scroll" tabindex="0" role="region" aria-label="Rules of the policy">
-        <table class="rules"><thead><tr>${columns.map((name) => html`<th scope="col">${words(name)}</th>`)}</tr></thead>
-        <tbody>${rules.map((rule) => html`<tr>${columns.map((name) => html`<td>${cell(rule[name])}</td>`)}</tr>`)}</tbody></table></div>`}
-    ${policy.text && html`<p><button type="button" class="small" aria-expanded=${text} onClick=${() => setText(!text)}>${text ? "Hide" : "Show"} the compiled policy</button></p>
-      ${text && html`<pre class="rule"><code>${visible(policy.text)}</code></pre>`}`}`;
-}
-
-function cell(value) {
-  if (value === null || value === undefined || value === "") return html`<span class="muted">–</span>`;
-  return typeof value === "object" ? html`<${Json} value=${value} />` : html`<code>${visible(String(value))}</code>`;
+      <table class="rules cards"><thead><tr><th scope="col">When</th><th scope="col">Rule</th><th scope="col">Otherwise</th></tr></thead>
+        <tbody>${rules.map((rule) => html`
+          <tr><td data-label="When">${rule.phase}${rule.capability ? html` <code>${rule.capability}</code>` : ""}</td>
+            <td data-label="Rule"><b>${rule.action}</b> <code>${visible(rule.invoke || rule.expression)}</code>${rule.condition && html` <span class="muted">when <code>${visible(rule.condition)}</code></span>`}
+              <span class="sub">${rule.name}</span></td>
+            <td data-label="Otherwise">${rule.onFail || "–"}</td></tr>`)}</tbody></table>`}
+    ${text && html`<p><button type="button" class="small" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "Hide" : "Show"} the compiled policy</button></p>
+      ${open && html`<pre class="rule"><code>${visible(text)}</code></pre>`}`}`;
 }

@@ -29,7 +29,7 @@ export function page({ me }) {
       <${Processes} ...${{ processes, chosen, now: value.now, choose: (id) => setQuery({ process: id }) }} />
       <${Charts} snapshots=${snapshots} bounds=${boundsOf(table.value)} />`}
     <${Running} />
-    <${Outbox} me=${me} /></div>`;
+    ${me?.isOperator !== false && html`<${Outbox} me=${me} />`}</div>`;
 }
 
 /**

@@ -1,7 +1,7 @@
 /** The page of a task: its state in words, its timeline with replay, its artifacts, the raw wire, and what can be done. */
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { get, post, request, root } from "./api.js";
+import { get, post, root } from "./api.js";
 import { Link, go, useKeys, useQuery } from "./app.js";
 import { fold } from "./fold.js";
 import { follow } from "./stream.js";
@@ -63,18 +63,17 @@ function useTask(id) {
     const listen = (row) => {
       if (isTerminal(row.state)) { update({ live: "ended" }); return; }
       let over = false;
-      stream = follow({
-        lastId: String(row.version),
-        open: ({ lastId, signal }) => request(`${path}/stream`, { headers: { accept: "text/event-stream", "last-event-id": lastId }, signal }),
+      stream = follow(`${path}/stream`, {
+        after: row.version,
         onState: (live) => { update({ live }); if (live === "ended") read(); },
         isOver: () => over,
-        onEvents: (batch) => {
-          if (batch.some((event) => event.name === "gap")) { update({ newest: 0 }); read(); }
-          const events = batch.filter((event) => event.name === "message").map((event) => JSON.parse(event.data));
-          over ||= events.some((event) => isTerminal(stateOf(event)));
-          pending.events.push(...events);
+        onEvent: (event) => {
+          if (!event.version) { over = true; return; }  // the end of the log
+          over ||= isTerminal(stateOf(event));
+          pending.events.push(event);
           pending.frame ||= requestAnimationFrame(paint);
         },
+        onGap: () => { update({ newest: 0 }); read(); },
       });
     };
     read();
