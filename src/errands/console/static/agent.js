@@ -2,9 +2,9 @@
 
 import { html, useState } from "./vendor/preact.js";
 import { Link, useKeys, useTitle } from "./app.js";
-import { Json } from "./parts.js";
+import { Json, visible } from "./parts.js";
 import { Failure, useRead } from "./polling.js";
-import { visible, words } from "./timeline.js";
+import { words } from "./timeline.js";
 import { plural } from "./words.js";
 
 export function page() {

@@ -5,8 +5,9 @@ import { post } from "./api.js";
 import { Link, useQuery, useTitle } from "./app.js";
 import { Chart } from "./chart.js";
 import { figuresOf, gauge, percentile, rate, replicas, total } from "./figures.js";
+import { fileSize } from "./parts.js";
 import { Failure, useRead } from "./polling.js";
-import { Ago, State, bytes, duration, number, plural, shortId } from "./words.js";
+import { Ago, State, duration, number, plural, shortId } from "./words.js";
 
 const seconds = (value) => duration(value * 1000);
 const perSecond = (value) => `${value < 10 ? value.toFixed(1) : Math.round(value)}/s`;
@@ -78,7 +79,7 @@ function Charts({ snapshots, bounds }) {
     ["Tool calls", "per second", perSecond, ["ok", "failed", "refused"].map((outcome) => [outcome, speed("errands_tool_calls_total", { outcome })])],
     ["Commits", "seconds until durable, of the last minute", seconds, ["p50", "p95"].map((name) => [name, share("errands_commit_seconds", Number(name.slice(1)) / 100)])],
     ["Event loop", "longest hold", seconds, [["held", part("errands_loop_lag_seconds")]]],
-    ["Memory", "of the process", bytes, [["resident", part("errands_resident_bytes")]]],
+    ["Memory", "of the process", fileSize, [["resident", part("errands_resident_bytes")]]],
   ];
   return html`
     <section aria-labelledby="charts"><h2 id="charts">Last 15 minutes</h2>
@@ -107,7 +108,7 @@ function Processes({ processes, chosen, now, choose }) {
               <td data-label="Up for"><${Ago} time=${process.startedAt} suffix="" /></td>
               <td data-label="Last report" class=${late ? "tone-bad" : ""}><${Ago} time=${process.at} />${late ? " (late)" : ""}</td>
               <td data-label="Turns">${number(value("errands_turns_running") ?? 0)}${limit === null ? "" : ` of ${number(limit)}`}</td>
-              <td data-label="Leases lost">${number(value("errands_leases_lost_total") ?? 0)}</td><td data-label="Memory">${memory === null ? "–" : bytes(memory)}</td>
+              <td data-label="Leases lost">${number(value("errands_leases_lost_total") ?? 0)}</td><td data-label="Memory">${memory === null ? "–" : fileSize(memory)}</td>
               <td data-label="Charts"><button type="button" class="small" aria-pressed=${process === chosen} onClick=${() => choose(process.id)}>Show</button></td>
             </tr>`;
         })}</tbody></table></div>

@@ -52,8 +52,11 @@ export function replayer(events) {
     let at = Math.floor((index + 1) / KEPT) * KEPT - 1;
     while (!kept.has(at)) at -= KEPT;
     let task = kept.get(at);
-    for (at += 1; at <= index; at++) {
-      task = fold(task, events[at]);
+    while (at < index) {
+      const end = Math.min(index, at + KEPT);
+      // An event that is too large to be shown has no data.
+      task = fold(task, events.slice(at + 1, end + 1).filter((event) => event.data));
+      at = end;
       if ((at + 1) % KEPT === 0) kept.set(at, task);
     }
     return task;
@@ -67,7 +70,7 @@ export function replayer(events) {
 export function Replay({ log, newest, start, version, setVersion, setReplay }) {
   const active = version !== undefined && version !== "";
   const [playing, setPlaying] = useState(false);
-  const at = useMemo(() => replayer(log.events), [log.events]);
+  const at = useMemo(() => (log.gap ? () => null : replayer(log.events)), [log.events, log.gap]);
   const versions = log.events;
   const wanted = Number(version);
   let index = active ? versions.findLastIndex((event) => event.version <= wanted) : -1;
@@ -111,7 +114,7 @@ export function Replay({ log, newest, start, version, setVersion, setReplay }) {
         ${log.error ? html`The log could not be read: ${log.error.message}` : !event ? "Reading the log …" : html`
           As of version <b>${number(event.version)}</b> of ${number(Math.max(newest, versions.at(-1).version))}${log.loading ? " (still reading)" : ""},
           <span title=${exact(event.at)}>${duration(event.at - (start ?? versions[0].at))} after the beginning</span> ·
-          ${task?.status && html`<${State} state=${task.status.state} />`} · <span class="muted">${event.kind}</span>`}
+          ${log.gap && "its beginning is no longer kept, so the task cannot be put together · "}${task?.status && html`<${State} state=${task.status.state} />`} · <span class="muted">${event.kind}</span>`}
       </p>
     </section>`;
 }

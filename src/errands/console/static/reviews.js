@@ -3,9 +3,9 @@
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { post } from "./api.js";
 import { Link, useKeys, useQuery, useTitle } from "./app.js";
-import { Json } from "./parts.js";
+import { Json, visible } from "./parts.js";
 import { Failure, useRead } from "./polling.js";
-import { visible, words } from "./timeline.js";
+import { words } from "./timeline.js";
 import { Ago, plural, shortId } from "./words.js";
 
 /** How long a verdict that was chosen by key or button waits to be confirmed. */

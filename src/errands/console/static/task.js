@@ -5,13 +5,13 @@ import { get, post, root } from "./api.js";
 import { Link, go, useKeys, useQuery } from "./app.js";
 import { fold } from "./fold.js";
 import { follow } from "./stream.js";
-import { Json, Parts } from "./parts.js";
+import { Parts, copyText, fileSize } from "./parts.js";
 import { Failure } from "./polling.js";
 import { Replay, useLog } from "./replay.js";
 import { ReviewForm } from "./reviews.js";
 import { RawWire, curlOf } from "./wire.js";
 import { SpanList, Strip } from "./timeline.js";
-import { Ago, State, bytes, duration, exact, isTerminal, millis, number, plural, shortId, shortState, useNow } from "./words.js";
+import { Ago, State, duration, isTerminal, millis, number, plural, shortId, shortState, useNow } from "./words.js";
 
 const TABS = [["timeline", "Timeline"], ["conversation", "Conversation"], ["artifacts", "Artifacts"], ["raw", "Raw"]];
 
@@ -55,7 +55,7 @@ function useTask(id) {
       if (!events.length) return;
       const newest = events.at(-1).version;
       update((old) => ({
-        task: events.reduce((task, event) => (event.version > old.newest ? fold(task, event) : task), old.task),
+        task: fold(old.task, events.filter((event) => event.version > old.newest && event.data)),
         newest: Math.max(old.newest, newest),
       }));
       later(events.every((event) => event.kind === "artifact") ? 3000 : pending.pause ?? 400);
@@ -261,7 +261,7 @@ function Matter({ row, task, again, me }) {
   }
   if (state === "input-required" || state === "auth-required") {
     return html`<section class="matter tone-asks" aria-label="Question"><h2>The agent asks</h2>
-      ${task?.status?.message ? html`<${Parts} parts=${task.status.message.parts} taskId=${row.id} />` : html`<p>${row.reason}</p>`}
+      ${task?.status?.message ? html`<${Parts} parts=${task.status.message.parts} />` : html`<p>${row.reason}</p>`}
       <p><${Link} to=${`/chat/${encodeURIComponent(row.contextId)}`} class="button">Answer in the chat</${Link}></p></section>`;
   }
   return null;
@@ -305,10 +305,10 @@ function Actions({ row, task, id, log, me, again }) {
     </div>`;
 }
 
-/** Write a text to the clipboard; where that is not allowed, such as on a plain http address, raise with the text. */
+/** Write a text to the clipboard; where that is not allowed, raise with the text. */
 async function copied(text) {
   const words = text();
-  try { await navigator.clipboard.writeText(words); }
+  try { await copyText(words); }
   catch { throw new Error(`The browser does not allow copying here: ${words}`); }
 }
 
@@ -328,7 +328,7 @@ function Conversation({ task }) {
   return html`
     <ol class="messages plain">${messages.map((message) => html`
       <li class=${message.role === "ROLE_AGENT" ? "from-agent" : "from-user"} key=${message.messageId}>
-        <h3>${message.role === "ROLE_AGENT" ? "Agent" : "User"}</h3><${Parts} parts=${message.parts} taskId=${task.id} /></li>`)}
+        <h3>${message.role === "ROLE_AGENT" ? "Agent" : "User"}</h3><${Parts} parts=${message.parts} /></li>`)}
     </ol>`;
 }
 
@@ -340,9 +340,9 @@ function Artifacts({ task, live }) {
       const size = artifact.parts.reduce((sum, part) => sum + (part.text?.length ?? part.raw?.length ?? 0), 0);
       return html`
         <section class="artifact" key=${artifact.artifactId} aria-label=${`Artifact ${artifact.name || artifact.artifactId}`}>
-          <h3>${artifact.name || artifact.artifactId} <span class="muted">${bytes(size)}, ${plural(artifact.parts.length, "part")}</span></h3>
+          <h3>${artifact.name || artifact.artifactId} <span class="muted">${fileSize(size)}, ${plural(artifact.parts.length, "part")}</span></h3>
           ${artifact.description && html`<p class="muted">${artifact.description}</p>`}
-          <${Parts} parts=${artifact.parts} taskId=${task.id} streaming=${live} />
+          <${Parts} parts=${artifact.parts} isOpen=${live} />
         </section>`;
     })}</div>`;
 }

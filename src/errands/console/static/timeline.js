@@ -6,9 +6,9 @@
  */
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Json } from "./parts.js";
+import { Json, fileSize, visible } from "./parts.js";
 import { useWindowed } from "./windowed.js";
-import { bytes, duration, exact, millis, number, outcomeOf, plural } from "./words.js";
+import { duration, exact, millis, number, outcomeOf, plural } from "./words.js";
 
 /** The rows of the strip, top to bottom, and the kinds of the filter. */
 export const LANES = [
@@ -308,13 +308,7 @@ export function words(name) {
 
 function Fact({ name, value }) {
   if (typeof value === "object") return html`<${Json} value=${value} />`;
-  if (typeof value === "number") return /At$/.test(name) ? exact(value) : name === "bytes" ? bytes(value) : number(value);
+  if (typeof value === "number") return /At$/.test(name) ? exact(value) : name === "bytes" ? fileSize(value) : number(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
   return html`<span class="pre">${visible(String(value))}</span>`;
-}
-
-/** Return a text whose direction marks and zero-width characters can be seen. */
-export function visible(text) {
-  return text.replace(/[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u0000-\u0008\u000b\u000c\u000e-\u001f]/g,
-    (character) => `⟨U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }

@@ -93,12 +93,6 @@ export function useNow(every = 1000) {
   return Date.now();
 }
 
-export function bytes(count) {
-  if (count < 1000) return `${count} B`;
-  if (count < 1_000_000) return `${(count / 1000).toFixed(count < 10_000 ? 1 : 0)} kB`;
-  return `${(count / 1_000_000).toFixed(1)} MB`;
-}
-
 export function number(count) {
   return typeof count === "number" ? count.toLocaleString("en") : "–";
 }
