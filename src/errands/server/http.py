@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
+from errands.console import routes as console
 from errands.errors import A2AError, MethodNotFoundError, StorageError, UnavailableError
 from errands.model.base import encode
 from errands.runtime.call import LARGE
@@ -19,6 +20,7 @@ from errands.runtime.settings import ServerRole
 from errands.runtime.streams import EventStream
 from errands.server import praisonai
 from errands.server.asgi import JSON_TYPE, ClientDisconnectedError, HttpExchange
+from errands.server.cards import CardForm
 from errands.server.dispatch import Dispatcher
 from errands.server.errors import client_error, error_headers
 from errands.server.large_work import LARGE_BODY
@@ -103,6 +105,9 @@ class A2AApp:
         elif (page := self._pages.get(path)) is not None:
             if await _allows(exchange, "GET", "HEAD"):
                 await page(exchange)
+        elif console.is_console(path):
+            if await _allows(exchange, "GET", "HEAD"):
+                await self._console(exchange, path)
         elif self._server.blob_pages is not None and (place := self._server.blob_pages.match(path)) is not None:
             if await _allows(exchange, *place.methods):
                 await self._server.blob_pages.serve(exchange, place)
@@ -127,6 +132,20 @@ class A2AApp:
         keys = {"keys": [key.public_jwk() for key in signer.keys]}
         await exchange.respond(200, encode(keys), headers=((b"cache-control", b"public, max-age=300"),))
 
+    async def _console(self, exchange: HttpExchange, path: str) -> None:
+        if not console_is_on(self._server):
+            raise MethodNotFoundError("The console is off here; turn it on with the setting console=on")
+        card = self._server.cards.document(exchange, CardForm.V1_0).body
+        answer = console.answer(
+            path,
+            card=card,
+            accept_encoding=exchange.header(b"accept-encoding"),
+            if_none_match=exchange.header(b"if-none-match"),
+        )
+        if answer is None:
+            raise MethodNotFoundError(f"There is nothing at {exchange.method} {path[:200]}")
+        await exchange.respond(answer.status, answer.body, answer.media_type, answer.headers)
+
     async def _health(self, exchange: HttpExchange) -> None:
         await exchange.respond(200, b'{"status":"ok"}')
 
@@ -149,6 +168,10 @@ class A2AApp:
         await receive()
         await self._server.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def console_is_on(server: A2AServer) -> bool:
+    return server.listens_locally or server.asks_who_calls
 
 
 def _path_of(scope: Scope) -> str:
