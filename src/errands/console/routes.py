@@ -21,8 +21,7 @@ from errands.version import __version__
 
 Header = tuple[bytes, bytes]
 
-#: Where the console is, and what is below each.
-PATHS = ("/console", "/chat")
+#: The files are below it. Every other path of the console has the page.
 STATIC = "/console/static/"
 
 CONTENT_SECURITY_POLICY = "; ".join(
@@ -119,11 +118,6 @@ def static_files() -> dict[str, StaticFile]:
 
     collect(files("errands.console").joinpath("static"), "")
     return found
-
-
-def is_console(path: str) -> bool:
-    """Return whether a path below the mount point belongs to the console."""
-    return path.startswith(PATHS) and any(path == place or path.startswith(f"{place}/") for place in PATHS)
 
 
 def answer(path: str, *, card: bytes, accept_encoding: str = "", if_none_match: str = "") -> ConsoleAnswer | None:
