@@ -122,7 +122,7 @@ class Storage(ABC):
         Raises `TaskNotFoundError` when there is no such task in this scope.
         """
 
-    async def load_small(self, task_id: str, scope: log.Scope, most: int) -> log.StoredTask:
+    async def load_small(self, task_id: str, scope: log.Scope | None, most: int) -> log.StoredTask:
         """Return the same, but raise `LargeReadError`, and read nothing, if more than `most` bytes are stored of it.
 
         An engine that cannot tell loads the task.

@@ -363,7 +363,7 @@ class MemoryEngine(LocalEngine):
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return self._task(task_id, scope).stored()
 
-    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
         task = self._task(task_id, scope)
         if task.kept_bytes > most:
             raise LargeReadError(task.kept_bytes)

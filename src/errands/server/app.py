@@ -38,12 +38,14 @@ from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
 from errands.server import configuration
 from errands.server.access_audit import AccessAudit
+from errands.server.admin import AdminApi
 from errands.server.asgi import callable_host
 from errands.server.auth import Authentication, AuthScheme, MutualTLSAuth
 from errands.server.auth_file import auth_of, load_auth
 from errands.server.authorization import AccessRule, Authorization
 from errands.server.blobs import BlobAddresses, BlobPages
 from errands.server.cards import CardPublisher
+from errands.server.console_gate import ConsoleGate
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
 from errands.server.http import A2AApp
 from errands.server.large_work import LargeWork
@@ -138,6 +140,8 @@ class A2AServer:
             self.use_auth(auth, access_rules)
         elif access_rules:
             raise ConfigurationError("access_rules need auth=[...]: without it, callers are not known")
+        #: Whether and for whom the console and the operator API are served.
+        self.console = ConsoleGate(self)
         #: What `errands serve` prints about the agent.
         self.facts: dict[str, str] = {}
         #: Where HTTP listens, if it is known (see `listen_at`).
@@ -262,7 +266,8 @@ class A2AServer:
     def as_fastapi_app(self, *, debug: bool = False, **fastapi_kwargs: Any) -> FastAPI:
         """Return a FastAPI application with the agent at its root. Needs `errands[fastapi]`.
 
-        Routes that are added before the first request come first.
+        Routes that are added before the first request come first. With `debug`, the console is served, to this machine
+        only unless callers authenticate.
         """
         try:
             from fastapi import FastAPI  # noqa: PLC0415 - an extra
@@ -279,6 +284,7 @@ class A2AServer:
         card = self.agent_card
         described = {"title": card.name, "version": card.version, "description": card.description}
         app = FastAPI(lifespan=lifespan, debug=debug, **{**described, **fastapi_kwargs})
+        self.console.is_debugging = debug
         # The last of all routes: everything that FastAPI does not know belongs to the agent.
         app.router.default = self.app
         return app
@@ -376,6 +382,7 @@ class A2AServer:
             self.blob_pages: BlobPages | None = None
             if self.blobs is not None and serves:
                 self.blob_pages = BlobPages(self.blobs, self.engine, self.dispatcher.identify, settings, audit)
+            self.admin = AdminApi(self, self._inner, audit)
             if settings.grpc_port is not None and serves:
                 stack.callback(setattr, self, "_grpc", None)
                 grpc_server = configuration.load_grpc_server()

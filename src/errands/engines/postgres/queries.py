@@ -184,13 +184,16 @@ class PostgresQueries(LocalEngine):
         row, content = await self._fetch_task("load", task_id, scope, True)
         return stored_task(row.id, row.context_id, row.scope, row.head, content)
 
-    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
         try:
             row, content = await self._fetch_task("load_small", task_id, scope, True, most)
         except TaskNotFoundError:
             size = None
-            if are_texts(task_id, *scope):
-                size = await self._fetch_value("size", storable(task_id), True, *map(storable, scope))
+            named = (None, None, None) if scope is None else scope
+            if are_texts(task_id, *(scope or ())):
+                size = await self._fetch_value(
+                    "size", storable(task_id), True, *(one if one is None else storable(one) for one in named)
+                )
             if size is None or size <= most:
                 raise
             raise LargeReadError(size) from None

@@ -64,7 +64,7 @@ class RedisQueries(LocalEngine):
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return await self._load(task_id, scope)
 
-    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
         return await self._load(task_id, scope, most=most, only_small=True)
 
     async def _load(self, task_id: str, scope: Scope | None, **options: Any) -> StoredTask:

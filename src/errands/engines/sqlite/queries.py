@@ -172,7 +172,7 @@ class SQLiteQueries(LocalEngine):
         return _load(connection, task_id, scope, FAR)
 
     @reading
-    def load_small(self, connection: sqlite3.Connection, task_id: str, scope: Scope, most: int) -> StoredTask:
+    def load_small(self, connection: sqlite3.Connection, task_id: str, scope: Scope | None, most: int) -> StoredTask:
         return _load(connection, task_id, scope, most)
 
     @reading
