@@ -140,8 +140,8 @@ function Messages({ conversation, me, send, isEmpty }) {
     return () => grown.disconnect();
   }, []);
   return html`
-    <div class="messages" ref=${scroller} onScroll=${onScroll} tabindex="0" role="region" aria-label="Messages">
-      <div class="messages-inner">
+    <div class="talk-scroll" ref=${scroller} onScroll=${onScroll} tabindex="0" role="region" aria-label="Messages">
+      <div class="talk-inner">
         ${conversation.state === "loading" && html`<p class="muted" role="status">Loading …</p>`}
         ${conversation.state === "failed" && html`<div class="failure" role="alert"><p>${conversation.error.message}</p><button type="button" class="small" onClick=${() => conversation.load()}>Try again</button></div>`}
         ${isEmpty && html`<${Welcome} send=${send} />`}
@@ -271,8 +271,8 @@ function isSchema(part) {
 function ArtifactBubble({ artifact, isOpen }) {
   const text = useMemo(() => artifact.parts.map((part) => part.text ?? "").join("\n").trim(), [artifact]);
   return html`
-    <article class="bubble from-agent artifact" aria-label=${artifact.name ? `Artifact ${visible(artifact.name)}` : "Artifact"} aria-busy=${isOpen}>
-      ${(artifact.name || artifact.description) && html`<header class="artifact-head"><b>${artifact.name}</b> <span class="muted">${artifact.description}</span></header>`}
+    <article class="bubble from-agent product" aria-label=${artifact.name ? `Artifact ${visible(artifact.name)}` : "Artifact"} aria-busy=${isOpen}>
+      ${(artifact.name || artifact.description) && html`<header class="product-head"><b>${artifact.name}</b> <span class="muted">${artifact.description}</span></header>`}
       <${Parts} parts=${artifact.parts} isOpen=${isOpen} />
       ${text && !isOpen && html`<div class="bubble-tools"><${Copy} text=${text} /></div>`}
     </article>`;
