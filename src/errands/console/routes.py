@@ -70,6 +70,7 @@ _PAGE = """\
 <title>{title}</title>
 <link rel="icon" href="{static}icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="{static}style.css">
+<link rel="stylesheet" href="{static}pages.css">
 {preloads}
 <script type="module" src="{static}app.js"></script>
 <script type="application/json" id="card">{card}</script>

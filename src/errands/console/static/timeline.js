@@ -8,7 +8,7 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { Json, fileSize, visible } from "./parts.js";
 import { useWindowed } from "./windowed.js";
-import { duration, exact, millis, number, outcomeOf, plural } from "./words.js";
+import { duration, exact, millis, number, outcomeOf, plural, shortState } from "./words.js";
 
 /** The rows of the strip, top to bottom, and the kinds of the filter. */
 export const LANES = [
@@ -18,7 +18,7 @@ export const LANES = [
 const NAMES = new Map(LANES);
 /** Time in which nothing begins or ends is folded when it is longer than this. */
 const IDLE = 60_000;
-const FOLD = 34, LABELS = 74, ROW = 16, PAD = 5, RIBBON = 18;
+const FOLD = 76, LABELS = 74, ROW = 16, PAD = 5, RIBBON = 18;
 
 // The axis
 
@@ -141,15 +141,15 @@ export function Strip({ timeline, end, selected, onSelect, cursor, range, onRang
         onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerLeave=${up} onClick=${pick}>
         <${Patterns} />
         ${(timeline.attempts ?? []).map((attempt) => html`<${Band} ...${{ attempt, x, from, to, height }} />`)}
+        ${axis.folds.map((fold) => html`
+          <g class="fold"><rect x=${labels + fold.x} y="0" width=${fold.size} height=${height - 13} />
+          <text x=${labels + fold.x + fold.size / 2} y="11" text-anchor="middle">⋯ ${duration(fold.to - fold.from)}</text>
+          <title>Nothing happened for ${duration(fold.to - fold.from)}</title></g>`)}
         ${lanes.map(({ lane, rows }, index) => html`
           ${labels > 0 && html`<text class="lane-name" x="0" y=${tops[index] + 11}>${NAMES.get(lane)}</text>`}
           <line class="lane-line" x1=${labels} x2=${width} y1=${tops[index] - 3} y2=${tops[index] - 3} />
           ${rows.map((row, at) => row.map((span) => html`
             <${Mark} key=${span.id} ...${{ span, x, from, to, y: tops[index] + at * ROW, chosen: span.id === selected, past: cursor !== null && span.at > cursor }} />`))}`)}
-        ${axis.folds.map((fold) => html`
-          <g class="fold"><rect x=${labels + fold.x} y=${RIBBON - 3} width=${fold.size} height=${height - RIBBON - 10} />
-          <text x=${labels + fold.x + fold.size / 2} y=${height - 2} text-anchor="middle">⋯ ${duration(fold.to - fold.from)}</text>
-          <title>Nothing happened for ${duration(fold.to - fold.from)}</title></g>`)}
         ${cursor !== null && cursor >= from && cursor <= to && html`
           <line class="cursor" x1=${x(cursor)} x2=${x(cursor)} y1="0" y2=${height - 12} />`}
         ${drag && html`<rect class="brush" x=${labels + Math.min(...drag)} y="0" width=${Math.abs(drag[1] - drag[0])} height=${height - 12} />`}
@@ -188,8 +188,9 @@ function Mark({ span, x, from, to, y, chosen, past }) {
   const { glyph, tone } = outcomeOf(span.outcome);
   const open = span.until === null && (span.outcome === "running" || span.outcome === "waiting" || span.outcome === "asked");
   const left = x(Math.max(span.at, from)), right = x(Math.min(span.until ?? (open ? to : span.at), to));
-  const waits = span.outcome === "waiting" || span.outcome === "asked" || (span.lane === "state" && /submitted|queued|required|waits/i.test(span.title));
-  const names = `mark tone-${tone} lane-${span.lane} ${waits ? "waits" : ""} ${chosen ? "chosen" : ""} ${past ? "past" : ""} ${span.problem ? "problem" : ""}`;
+  const waits = span.outcome === "waiting" || span.outcome === "asked" || (span.lane === "state" && /submitted|required/.test(span.detail?.state));
+  const state = span.lane === "state" ? `is-${shortState(span.detail?.state)}` : "";
+  const names = `mark tone-${tone} lane-${span.lane} ${state} ${waits ? "waits" : ""} ${chosen ? "chosen" : ""} ${past ? "past" : ""} ${span.problem ? "problem" : ""}`;
   const long = right - left >= 4;
   return html`
     <g class=${names} data-span=${span.id}>
