@@ -8,7 +8,7 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { Json, fileSize, visible } from "./parts.js";
 import { useWindowed } from "./windowed.js";
-import { duration, exact, millis, number, outcomeOf, plural, shortState } from "./words.js";
+import { duration, exact, millis, number, outcomeOf, plural, shortState, stateWords } from "./words.js";
 
 /** The rows of the strip, top to bottom, and the kinds of the filter. */
 export const LANES = [
@@ -194,12 +194,17 @@ function Mark({ span, x, from, to, y, chosen, past }) {
   const long = right - left >= 4;
   return html`
     <g class=${names} data-span=${span.id}>
-      <title>${span.title}${span.until !== null && span.until > span.at ? ` · ${duration(span.until - span.at)}` : ""}</title>
+      <title>${titleOf(span)}${span.until !== null && span.until > span.at ? ` · ${duration(span.until - span.at)}` : ""}</title>
       ${span.lane === "policy" || !long
         ? html`<rect class="target" x=${left - 6} y=${y - 1} width="12" height="14" /><text class="mark-glyph" x=${left} y=${y + 10} text-anchor="middle">${span.lane === "output" || span.lane === "message" ? "▪" : glyph}</text>`
         : html`<rect class="bar" x=${left} y=${y} width=${right - left} height="11" rx="2" />
-          ${right - left > 54 && html`<text class="bar-text" x=${left + 4} y=${y + 9}>${fitted(span.title, right - left)}</text>`}`}
+          ${right - left > 54 && html`<text class="bar-text" x=${left + 4} y=${y + 9}>${fitted(titleOf(span), right - left)}</text>`}`}
     </g>`;
+}
+
+/** Return the words of a span. */
+function titleOf(span) {
+  return span.lane === "state" && span.detail?.state ? stateWords(span.detail.state) : visible(span.title);
 }
 
 function fitted(text, width) {
@@ -272,7 +277,7 @@ function SpanRow({ span, start, end, titles, measure, chosen, open, onSelect, on
       <td>
         <button type="button" class="row-button" aria-expanded=${open} onClick=${toggle}>
           <span class="glyph" aria-hidden="true">${glyph}</span><span class="lane-tag">${NAMES.get(span.lane) ?? span.lane}</span>
-          <span class="title">${span.title}</span>${span.outcome !== "info" && span.outcome !== "ok" && html`<span class="outcome">${span.outcome}</span>`}
+          <span class="title">${titleOf(span)}</span>${span.outcome !== "info" && span.outcome !== "ok" && html`<span class="outcome">${span.outcome}</span>`}
         </button>
         ${open && html`<${Detail} span=${span} titles=${titles} onSelect=${onSelect} />`}
       </td>
@@ -286,7 +291,7 @@ function Detail({ span, titles, onSelect }) {
   const facts = Object.entries(span.detail ?? {}).filter(([, value]) => value !== null && value !== "" && value !== undefined);
   const causes = (span.causes ?? []).map((id) => titles.get(id)).filter(Boolean);
   const effects = [...titles.values()].filter((one) => (one.causes ?? []).includes(span.id));
-  const link = (one) => html`<li><button type="button" class="link" onClick=${() => onSelect(one.id)}>${one.title}</button></li>`;
+  const link = (one) => html`<li><button type="button" class="link" onClick=${() => onSelect(one.id)}>${titleOf(one)}</button></li>`;
   return html`
     <div class="detail">
       <dl class="facts">

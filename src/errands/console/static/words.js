@@ -25,6 +25,11 @@ export function isTerminal(state) {
   return TERMINAL.includes(shortState(state));
 }
 
+/** Return the words of a state, such as `Waits for an answer`. */
+export function stateWords(state) {
+  return STATES[shortState(state)]?.says ?? shortState(state);
+}
+
 export function State({ state, asks = "" }) {
   const name = shortState(state);
   const { glyph, tone, says } = STATES[name] ?? { glyph: "·", tone: "quiet", says: name || "Unknown" };
