@@ -25,6 +25,7 @@ from errands.cli.target import ManifestOptions, ServeTarget, load_server
 from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
 from errands.server.asgi import callable_host, host_port
+from errands.server.console_gate import CONSOLE_PATHS
 from errands.server.http import CARD_PATHS, READY_PATH
 
 #: Seconds that a connection is kept open for the next request. Most clients and load balancers keep theirs for a
@@ -217,6 +218,8 @@ def _greet(address: str, server: A2AServer) -> None:
         facts.append(("role", server.settings.role))
     facts.append(("url", (takes_requests and server.settings.public_url) or url))
     facts.append(("card", url + CARD_PATHS[0]) if takes_requests else ("health", url + READY_PATH))
+    if takes_requests and server.console.is_on:
+        facts.append(("console", url + CONSOLE_PATHS[0]))
     lasts = "" if server.engine.durable else " (tasks are lost when the server stops)"
     facts.append(("storage", server.storage + lasts))
     facts += [(name, one_line(value, 200)) for name, value in server.facts.items()]
