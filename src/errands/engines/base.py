@@ -1,7 +1,7 @@
 """The engine port: everything the runtime asks of a store, and exactly what it may rely on.
 
-An engine has four facets, `Storage`, `Broker`, `EventBus` and `Outbox`, over one set of logs. They are one object
-because a change to a task, its place in the queue, what its subscribers see and which webhooks are due are one
+An engine has four facets, `Storage`, `Broker`, `EventBus` and `Outbox`, over one set of logs, and beside them an
+`AccessLog` and the reports of `Processes`. They are one object because a change to a task, its place in the queue, what its subscribers see and which webhooks are due are one
 transaction; keeping them in separate systems is how tasks get lost.
 
 Engines look up, store and notify. What a change means is decided by `errands.lifecycle.judge`, which
@@ -33,6 +33,7 @@ Running = list[log.RunningTask]
 Tasks = list[log.StoredTask]
 Abandoned = list[tuple[str, log.Scope]]
 Entries = list[log.OutboxEntry]
+Reports = list[log.ProcessReport]
 Configs = list[log.PushConfig]
 Flags = list[bool]
 
@@ -393,6 +394,25 @@ class AccessLog(ABC):
         """
 
 
+class Processes(ABC):
+    """The processes that use the store, for operators."""
+
+    @abstractmethod
+    async def report(self, report: log.ProcessReport) -> None:
+        """Store the report of a process instead of its last one. Raises `StorageError`.
+
+        Reports of processes that have been silent for `SILENT_AFTER` seconds are deleted.
+        """
+
+    @abstractmethod
+    async def processes(self) -> list[log.ProcessReport]:
+        """Return the newest report of every process that is not silent, by id. One that cannot be read is left out."""
+
+    @abstractmethod
+    async def forget_process(self, process_id: str) -> None:
+        """Delete the report of a process that stops."""
+
+
 class Schema(ABC):
     """The tables of a store, for operators; used without opening the engine."""
 
@@ -412,8 +432,8 @@ class Schema(ABC):
         """Return the script that `upgrade` would run; "" when nothing is to be done."""
 
 
-class Engine(Storage, Broker, EventBus, Outbox, AccessLog):
-    """One store with all five facets. An async context manager: entering opens it, leaving closes it."""
+class Engine(Storage, Broker, EventBus, Outbox, AccessLog, Processes):
+    """One store with all six facets. An async context manager: entering opens it, leaving closes it."""
 
     #: The name of the engine in messages and metrics.
     name: str = "engine"

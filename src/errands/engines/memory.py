@@ -25,6 +25,7 @@ from errands.engines.base import (
     Flags,
     Ids,
     LargeReadError,
+    Reports,
     Retention,
     Running,
     Tasks,
@@ -54,11 +55,13 @@ from errands.model.log import (
     ListQuery,
     LogSlice,
     OutboxEntry,
+    ProcessReport,
     Reach,
     RunningTask,
     Scope,
     StoredTask,
     is_reached,
+    silent_since,
 )
 
 #: Bytes of content that ended tasks may hold together. Beyond that, those that ended first are dropped.
@@ -199,6 +202,7 @@ class MemoryEngine(LocalEngine):
         #: What was saved, and when; the longest unchanged first.
         self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
         self._accesses: deque[AccessEntry] = deque()
+        self._reports: dict[str, ProcessReport] = {}
         #: Live tasks that are to be canceled.
         self._canceling: set[str] = set()
         #: Tasks that wait for one user's answer.
@@ -570,6 +574,18 @@ class MemoryEngine(LocalEngine):
     async def accesses(self) -> AsyncIterator[AccessEntry]:
         for entry in list(self._accesses):
             yield entry
+
+    # Processes
+
+    async def report(self, report: ProcessReport) -> None:
+        self._reports = {one.id: one for one in await self.processes()} | {report.id: report}
+
+    async def processes(self) -> Reports:
+        silent = silent_since(self.clock())
+        return sorted((one for one in self._reports.values() if one.at > silent), key=attrgetter("id"))
+
+    async def forget_process(self, process_id: str) -> None:
+        self._reports.pop(process_id, None)
 
     # Retention: the steps of `errands.engines.retention.Sweep`
 

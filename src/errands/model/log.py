@@ -399,5 +399,31 @@ class AccessEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     detail: dict[str, Any] = {}
 
 
+#: Seconds after its last report that a process is taken to be gone.
+SILENT_AFTER = 30.0
+
+
+class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process is that shares the store. It reports every few seconds, and its newest report counts."""
+
+    #: The name under which it holds leases: host name, process id and a random number.
+    id: str
+    #: The agent that clients reach here, and what the process does for it.
+    agent: str
+    role: str
+    #: The version of errands.
+    version: str
+    #: When it started, and when it reported.
+    started_at: int
+    at: int
+    #: The current values of its metrics as JSON: a list of `errands.runtime.figures.Sample`.
+    figures: bytes = b"[]"
+
+
+def silent_since(now: int) -> int:
+    """Return the time since which a process must have reported, in milliseconds."""
+    return now - int(SILENT_AFTER * 1000)
+
+
 #: No options.
 PLAIN = RequestOptions()

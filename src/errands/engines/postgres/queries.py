@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from errands.engines.base import Abandoned, Configs, Events, Ids, LargeReadError, Running, Tasks
+from errands.engines.base import Abandoned, Configs, Events, Ids, LargeReadError, Reports, Running, Tasks
 from errands.engines.commit import HOSTS, LocalEngine, TaskRow
 from errands.engines.connection import StoreClock
-from errands.engines.damage import read_access, read_lease, readable_pushes, stored_task
+from errands.engines.damage import read_access, read_lease, read_reports, readable_pushes, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.postgres.connection import Connection, ReaderPool
 from errands.engines.statements import read_queries
@@ -36,6 +36,7 @@ from errands.model.log import (
     Scope,
     StoredTask,
     reached,
+    silent_since,
 )
 
 #: The statements of `queries.sql` by name.
@@ -311,6 +312,11 @@ class PostgresQueries(LocalEngine):
             for at, _, data in rows:
                 yield read_access(at, data)
             last = rows[-1][0], rows[-1][1]
+
+    # Processes
+
+    async def processes(self) -> Reports:
+        return read_reports(row[0] for row in await self._fetch("reports", silent_since(self.clock())))
 
     async def compare_clock(self, connection: Connection, name: str) -> None:
         """Correct a `StoreClock` by the server's time."""

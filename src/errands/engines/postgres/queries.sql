@@ -694,3 +694,19 @@ WITH gone AS (
     RETURNING 1
 )
 SELECT count(*) FROM gone
+
+-- name: report
+-- Replaces the report of a process, and deletes those of processes that have been silent since a moment.
+WITH gone AS (
+    DELETE FROM processes WHERE at <= $4::bigint AND id <> $1::text
+)
+INSERT INTO processes (id, at, data) VALUES ($1::text, $2::bigint, $3::bytea)
+ON CONFLICT (id) DO UPDATE SET at = excluded.at, data = excluded.data
+
+-- name: reports
+-- The reports since a moment; there are few rows.
+SELECT data FROM processes WHERE at > $1::bigint
+
+-- name: delete_report
+-- Deletes the report of one process.
+DELETE FROM processes WHERE id = $1::text

@@ -10,9 +10,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Running, Tasks
+from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Reports, Running, Tasks
 from errands.engines.commit import HOSTS, LocalEngine
-from errands.engines.damage import read_access, readable_pushes
+from errands.engines.damage import read_access, read_reports, readable_pushes
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.redis.connection import RedisServer
 from errands.engines.redis.schema import (
@@ -40,6 +40,7 @@ from errands.model.log import (
     Scope,
     StoredTask,
     is_reached,
+    silent_since,
 )
 
 #: Tasks that one request looks at: the server does nothing else while it does.
@@ -266,6 +267,13 @@ class RedisQueries(LocalEngine):
             for data, at in rows:
                 yield read_access(int(at), data)
             start += LOOK
+
+    # Processes
+
+    async def processes(self) -> Reports:
+        since = silent_since(self.clock())
+        found = read_reports((await self.server.do("hgetall", self.keys("processes"))).values())
+        return [report for report in found if report.at > since]
 
 
 class _RedisListing:

@@ -529,3 +529,20 @@ SELECT at, id, data FROM accesses WHERE (at, id) > (?, ?) ORDER BY at, id LIMIT 
 -- name: delete_accesses
 -- Deletes some old entries of the access log.
 DELETE FROM accesses WHERE (at, id) IN (SELECT at, id FROM accesses WHERE at <= ? ORDER BY at, id LIMIT ?)
+
+-- name: report
+-- Replaces the report of a process.
+INSERT INTO processes (id, at, data) VALUES (?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET at = excluded.at, data = excluded.data
+
+-- name: reports
+-- The reports since a moment; there are few rows.
+SELECT data FROM processes WHERE at > ?
+
+-- name: delete_reports
+-- Deletes the reports of processes that have been silent since a moment.
+DELETE FROM processes WHERE at <= ?
+
+-- name: delete_report
+-- Deletes the report of one process.
+DELETE FROM processes WHERE id = ?

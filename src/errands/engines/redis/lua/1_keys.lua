@@ -22,6 +22,7 @@
 --   hosts:AGENT          sorted set of the hosts of these, by the time of their first
 --   context:SCOPE:ID     what an agent remembers; `contexts` is the sorted set of them by time
 --   accesses             sorted set of the entries of the access log, as JSON, by their times
+--   processes, reported  hash of the reports of processes, as JSON; sorted set of these processes by the times of that
 --   answer:PROCESS       the number of the last batch of a process and what it was answered; expires
 --   schema               the version of all this
 --   sweeper, swept       which process applies retention right now, expires; when that last began

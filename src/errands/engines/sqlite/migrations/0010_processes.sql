@@ -1,0 +1,7 @@
+-- The newest reports of the processes that use the store.
+CREATE TABLE processes (
+    id   TEXT    NOT NULL PRIMARY KEY,
+    at   INTEGER NOT NULL,
+    -- `errands.model.log.ProcessReport` as JSON.
+    data BLOB    NOT NULL
+);
