@@ -1,11 +1,13 @@
 """The engine port: everything the runtime asks of a store, and exactly what it may rely on.
 
-An engine has four facets, `Storage`, `Broker`, `EventBus` and `Outbox`, over one set of logs, and beside them an
-`AccessLog` and the reports of `Processes`. They are one object because a change to a task, its place in the queue, what its subscribers see and which webhooks are due are one
+An engine has four facets, `Storage`, `Broker`, `EventBus` and `Outbox`, over one set of logs. They are one object
+because a change to a task, its place in the queue, what its subscribers see and which webhooks are due are one
 transaction; keeping them in separate systems is how tasks get lost.
 
 Engines look up, store and notify. What a change means is decided by `errands.lifecycle.judge`, which
 `errands.engines.commit` calls; an engine adds no rule of its own.
+
+`AccessLog` and `Processes` keep what belongs to no task beside them.
 
 All times are milliseconds of the engine's injected clock. All errors leave everything unchanged.
 """
@@ -21,6 +23,7 @@ from typing import Self
 import msgspec
 
 from errands.clock import Clock, system_clock
+from errands.engines.counts import CommitCounts
 from errands.engines.subscriptions import Expectation, Subscription
 from errands.errors import ErrandsError
 from errands.model import log
@@ -322,6 +325,10 @@ class EventBus(ABC):
             return await expectation.wait(stored.version, timeout) or await self.load(task_id, scope)
 
     @abstractmethod
+    def count_subscribers(self) -> int:
+        """Return how many subscriptions are open in this process."""
+
+    @abstractmethod
     async def load(self, task_id: str, scope: log.Scope | None) -> log.StoredTask:
         """See `Storage.load`."""
 
@@ -441,6 +448,8 @@ class Engine(Storage, Broker, EventBus, Outbox, AccessLog, Processes):
     durable: bool = True
     #: Whether several processes can use the same store at the same time.
     shared: bool = True
+    #: Where durable changes are counted, if they are. Set it before the engine is opened.
+    counts: CommitCounts | None = None
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         self.clock = clock

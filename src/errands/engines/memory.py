@@ -246,6 +246,8 @@ class MemoryEngine(LocalEngine):
             task.unpack()
             task.head = judged.head
         self._store(task, judged)
+        if self.counts is not None:
+            self.counts.note(judged)
         self.subscribers.publish(change.task_id, judged.events, judged.head.state, judged.stored)
         if judged.wakes_workers:
             self.wake_workers()

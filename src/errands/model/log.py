@@ -413,6 +413,8 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     #: The version of errands.
     version: str
+    #: Names the processes that listen on the same ports as this one; "" if none do.
+    group: str = ""
     #: When it started, and when it reported.
     started_at: int
     at: int

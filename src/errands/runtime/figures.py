@@ -1,8 +1,8 @@
 """`METRICS`, the table of everything that is measured, and `Figures`, the counts of one process.
 
 Prometheus, the reports of processes, the documentation, the dashboard and the alert rules loop over the table or are
-tested against it. A part that counts has the `Figures`, or None, which costs nothing. What another part keeps in any case,
-such as the running turns, is not counted but read when samples are taken.
+tested against it. A part that counts has the `Figures`, or None, which costs nothing. What another part keeps in any
+case, such as the running turns, is not counted but read when samples are taken.
 
 No label takes its values from a request: operations, states, outcomes and causes are fixed, agents and models are those
 of the program, and of models that providers name there are at most `MOST_MODELS`.
@@ -22,23 +22,8 @@ from errands.errors import A2AError
 
 #: Upper bounds of the seconds of requests and turns.
 SECONDS_BOUNDS = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    300.0,
-    1800.0,
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
 )
 #: Models that are counted by name; tokens of further ones count as `OTHER`.
 MOST_MODELS = 50

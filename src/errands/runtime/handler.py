@@ -44,6 +44,8 @@ class Handler:
         self.agent = agent
         self.journal = journal
         self._blobs = journal.blobs
+        #: Where the seconds of turns are counted, if they are.
+        self.seconds = None if journal.figures is None else journal.figures.turns(agent)
         self.oversight = oversight
         #: See `Worker.chooses_reply`.
         self.chooses_reply = worker.chooses_reply

@@ -99,7 +99,7 @@ class RedisEngine(RedisQueries):
         except BaseException:
             await server.close()
             raise
-        store = RedisStore(server, self._commands, self.deliver)
+        store = RedisStore(server, self._commands, self.deliver, self.counts)
         self._parts = RedisParts(server, store, RedisNotifications(self, server, self._origin, self._poll_interval))
 
     async def close(self) -> None:

@@ -99,7 +99,7 @@ class SQLiteEngine(SQLiteQueries):
         # Readers connect later, when the process may have changed its directory.
         self._options = self._options.absolute()
         make_directory(Path(self.path).parent)
-        store = SQLiteStore(self._options, self._poll_interval, self.deliver, self._others_wrote)
+        store = SQLiteStore(self._options, self._poll_interval, self.deliver, self._others_wrote, self.counts)
         await store.start()
         self._store = store
 
