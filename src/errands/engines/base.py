@@ -41,6 +41,10 @@ Configs = list[log.PushConfig]
 Flags = list[bool]
 
 
+#: Entries of the outbox that `Outbox.outbox_backlog` looks at.
+MOST_LOOKED_AT = 10_000
+
+
 class LargeReadError(ErrandsError):
     """What was asked for has `size` bytes, which is more than the caller wants to read at once."""
 
@@ -376,6 +380,13 @@ class Outbox(ABC):
     @abstractmethod
     def outbox(self, agent: str | None = None) -> AsyncIterator[log.OutboxEntry]:
         """Iterate over all entries, or those of one agent's tasks, in no particular order: for operators."""
+
+    @abstractmethod
+    async def outbox_backlog(self, agent: str) -> log.OutboxBacklog:
+        """Return since when an agent's webhooks wait, and how many are dead letters.
+
+        Each is found among `MOST_LOOKED_AT` entries at most, so the cost is bounded.
+        """
 
     @abstractmethod
     async def retry_delivery(self, task_id: str, config_id: str) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 from errands import lifecycle
 from errands.clock import Clock, system_clock
 from errands.engines.base import (
+    MOST_LOOKED_AT,
     Abandoned,
     Configs,
     Entries,
@@ -54,6 +55,7 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    OutboxBacklog,
     OutboxEntry,
     ProcessReport,
     Reach,
@@ -557,6 +559,11 @@ class MemoryEngine(LocalEngine):
         for entry in [entry for entries in self._entries.values() for entry in entries.values()]:
             if agent in (None, entry.scope.agent):
                 yield shallow_copy(entry)
+
+    async def outbox_backlog(self, agent: str) -> OutboxBacklog:
+        due = self._due_entries(agent, self.clock())
+        dead = (one.dead and one.scope.agent == agent for entries in self._entries.values() for one in entries.values())
+        return OutboxBacklog(due[0].due_at if due else None, min(sum(dead), MOST_LOOKED_AT))
 
     async def retry_delivery(self, task_id: str, config_id: str) -> bool:
         entry = self._entries.get(task_id, {}).get(config_id)

@@ -143,6 +143,15 @@ class OutboxEntry(msgspec.Struct, kw_only=True, gc=False):
     dead: bool = False
 
 
+class OutboxBacklog(NamedTuple):
+    """What is left to deliver to the webhooks of one agent's tasks."""
+
+    #: Since when the longest due entry is due; None when none is.
+    due_since: int | None
+    #: Dead letters.
+    dead: int
+
+
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What came of an entry that was leased."""
 

@@ -208,8 +208,9 @@ class Figures:
                 yield Sample("errands_tasks_total", {"state": state.short}, count)
             for cause, count in commits.attempts.items():
                 yield Sample("errands_attempts_total", {"cause": cause}, count)
-            yield _of_histogram("errands_commit_changes", commits.changes)
-            yield _of_histogram("errands_commit_seconds", commits.seconds)
+            if commits.seconds.sum:
+                yield _of_histogram("errands_commit_changes", commits.changes)
+                yield _of_histogram("errands_commit_seconds", commits.seconds)
         for outcome, count in self._deliveries.items():
             yield Sample("errands_deliveries_total", {"outcome": outcome}, count)
         for model, tokens in self._tokens.items():

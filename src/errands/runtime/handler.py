@@ -172,7 +172,8 @@ async def _failed(turn: Turn, error: Exception) -> None:
         if turn.settled or not await turn.reopen():
             return
     reference = secrets.token_hex(4)
-    logger.error("handler of task %s failed [%s]", turn.task_id, reference, exc_info=error)
+    known = {"correlation": reference}
+    logger.error("handler of task %s failed [%s]", turn.task_id, reference, exc_info=error, extra=known)
     await turn.give_up(f"The agent failed unexpectedly (reference {reference}).")
 
 

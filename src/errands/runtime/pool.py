@@ -26,6 +26,7 @@ from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.figures import Figures
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Batch, Journal, status_update
+from errands.runtime.json_lines import current_task
 from errands.runtime.leases import ActiveTask, Leases
 from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.turn import Stop, Turn
@@ -436,6 +437,7 @@ class WorkerPool:
     ) -> None:
         handler = self.handlers[stored.scope.agent]
         journal = handler.journal
+        current_task.set(execution.task_id)
         try:
             while True:
                 if stored.damage:

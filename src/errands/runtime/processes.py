@@ -149,13 +149,16 @@ class ProcessReporter:
     async def _report(self) -> None:
         measured = self._figures.measured
         measured["errands_loop_lag_seconds"] = self._loop_lag()
+        # What the store does not answer is unknown, and not as it was before.
+        for name in ("errands_queue_age_seconds", "errands_outbox_lag_seconds", "errands_outbox_dead"):
+            measured[name] = None
         try:
             age = await self._engine.queue_age(list(self._agents))
             measured["errands_queue_age_seconds"] = (age or 0) / 1000
-        except BaseException:
-            # Unknown is not the same as before.
-            measured["errands_queue_age_seconds"] = None
-            raise
+            due_since, dead = await self._engine.outbox_backlog(self._agent)
+            lag = 0 if due_since is None else self._engine.clock() - due_since
+            measured["errands_outbox_lag_seconds"] = lag / 1000
+            measured["errands_outbox_dead"] = dead
         finally:
             report = self.current()
             self._kept.append((report.at, zlib.compress(report.figures, 1)))

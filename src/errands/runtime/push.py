@@ -33,6 +33,7 @@ from errands.operations import OPERATIONS
 from errands.outbound import Outbound, OutboundError
 from errands.runtime.blobs import blob_prefix, with_addresses
 from errands.runtime.figures import Figures
+from errands.runtime.json_lines import current_task
 from errands.runtime.settings import ENV_PREFIX, Settings
 from errands.runtime.streams import snapshot
 from errands.runtime.webhooks import DeliveryError, JWTSigner, PushNotification, WebhookClient
@@ -225,6 +226,7 @@ class PushSender:
 
     async def _deliver(self, entry: OutboxEntry) -> None:
         """Send a piece of the log after the entry's position, and note how far that went."""
+        current_task.set(entry.task_id)
         position, attempts = entry.delivered, entry.attempts
         until = entry.due_at or 0
         try:

@@ -32,6 +32,7 @@ from errands.runtime.handler import Handler
 from errands.runtime.hooks import HookReader, LifecycleHooks
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import Journal
+from errands.runtime.json_lines import write_json_lines
 from errands.runtime.leases import ActiveTask
 from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.pool import WorkerPool
@@ -348,6 +349,8 @@ class A2AServer:
         settings = self.settings
         if settings.log_level:
             logging.getLogger("errands").setLevel(settings.log_level.upper())
+        if settings.log_format == "json":
+            write_json_lines()
         engine = self._engine or configuration.make_engine(settings)
         if settings.role is not ServerRole.ALL:
             configuration.check_shared(engine, f"a process with the role {settings.role} and the others")

@@ -11,7 +11,17 @@ from typing import Any
 
 import msgspec
 
-from errands.engines.base import Abandoned, Configs, Events, Ids, LargeReadError, Reports, Running, Tasks
+from errands.engines.base import (
+    MOST_LOOKED_AT,
+    Abandoned,
+    Configs,
+    Events,
+    Ids,
+    LargeReadError,
+    Reports,
+    Running,
+    Tasks,
+)
 from errands.engines.commit import HOSTS, LocalEngine, TaskRow
 from errands.engines.connection import StoreClock
 from errands.engines.damage import read_access, read_lease, read_reports, readable_pushes, stored_task
@@ -30,6 +40,7 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    OutboxBacklog,
     OutboxEntry,
     PushConfig,
     Reach,
@@ -303,6 +314,10 @@ class PostgresQueries(LocalEngine):
             for entry in readable_pushes(read_entry, rows):
                 yield entry
             last = rows[-1][4], rows[-1][12]
+
+    async def outbox_backlog(self, agent: str) -> OutboxBacklog:
+        ((due_at, dead),) = await self._fetch("outbox_backlog", storable(agent), MOST_LOOKED_AT)
+        return OutboxBacklog(None if due_at is None or due_at > self.clock() else due_at, dead)
 
     # The access log
 

@@ -10,7 +10,18 @@ from urllib.parse import unquote
 
 import msgspec
 
-from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Reports, Running, Tasks
+from errands.engines.base import (
+    MOST_LOOKED_AT,
+    Abandoned,
+    Configs,
+    Entries,
+    Events,
+    Ids,
+    LargeReadError,
+    Reports,
+    Running,
+    Tasks,
+)
 from errands.engines.commit import HOSTS, LocalEngine
 from errands.engines.damage import read_access, read_reports, readable_pushes
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
@@ -34,6 +45,7 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    OutboxBacklog,
     OutboxEntry,
     Reach,
     RunningTask,
@@ -258,6 +270,13 @@ class RedisQueries(LocalEngine):
             for entry in await self._entries(ids):
                 if agent in (None, entry.scope.agent):
                     yield entry
+
+    async def outbox_backlog(self, agent: str) -> OutboxBacklog:
+        first = await self.server.do("zrange", self.keys("hosts", agent), 0, 0, withscores=True)
+        due_at = int(first[0][1]) if first else None
+        dead = await self.server.do("scard", self.keys("dead", agent))
+        due_since = None if due_at is None or due_at > self.clock() else due_at
+        return OutboxBacklog(due_since, min(dead, MOST_LOOKED_AT))
 
     # The access log
 

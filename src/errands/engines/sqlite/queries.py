@@ -14,7 +14,18 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Reports, Running, Tasks
+from errands.engines.base import (
+    MOST_LOOKED_AT,
+    Abandoned,
+    Configs,
+    Entries,
+    Events,
+    Ids,
+    LargeReadError,
+    Reports,
+    Running,
+    Tasks,
+)
 from errands.engines.commit import HOSTS, LocalEngine, TaskRow
 from errands.engines.damage import (
     read_access,
@@ -37,6 +48,7 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    OutboxBacklog,
     OutboxEntry,
     PushConfig,
     Reach,
@@ -323,6 +335,15 @@ class SQLiteQueries(LocalEngine):
             entries, last = await self._some_entries(agent, last)
             for entry in entries:
                 yield entry
+
+    @reading
+    def _backlog(self, connection: sqlite3.Connection, agent: str) -> tuple[int | None, int]:
+        found = connection.execute(QUERIES["outbox_backlog"], {"agent": agent, "most": MOST_LOOKED_AT}).fetchone()
+        return found[0], found[1]
+
+    async def outbox_backlog(self, agent: str) -> OutboxBacklog:
+        due_at, dead = await self._backlog(agent)
+        return OutboxBacklog(None if due_at is None or due_at > self.clock() else due_at, dead)
 
     # The access log
 

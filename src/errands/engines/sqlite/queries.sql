@@ -513,6 +513,14 @@ ORDER BY pushes.task, pushes.id
 -- The last of those tasks.
 SELECT max(task) FROM (SELECT DISTINCT task FROM pushes WHERE task > ? ORDER BY task LIMIT ?)
 
+-- name: outbox_backlog
+-- Since when the longest due of an agent's entries is due or leased, and how many are dead: of some of each.
+SELECT
+    (SELECT min(due_at) FROM (
+        SELECT due_at FROM pushes INDEXED BY pushes_due WHERE agent = :agent AND due_at IS NOT NULL LIMIT :most
+    )),
+    (SELECT count(*) FROM (SELECT 1 FROM pushes INDEXED BY pushes_dead WHERE agent = :agent AND dead LIMIT :most))
+
 -- name: retry_entry
 -- Makes an entry due and forgets its failures.
 UPDATE pushes SET due_at = ?, claim = claim + 1, attempts = 0, failed_at = NULL, error = '', dead = 0

@@ -19,6 +19,7 @@
 --   long                 sorted set of tasks with a long log, by the events that are kept
 --   pushes:ID            hash of the task's push configs: what each is, and how far the log was delivered
 --   outbox:HOST AGENT    sorted set of the configs with something to deliver, by the time when they are due
+--   dead:AGENT           set of the configs that are dead letters
 --   hosts:AGENT          sorted set of the hosts of these, by the time of their first
 --   context:SCOPE:ID     what an agent remembers; `contexts` is the sorted set of them by time
 --   accesses             sorted set of the entries of the access log, as JSON, by their times

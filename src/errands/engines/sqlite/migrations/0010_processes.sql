@@ -5,3 +5,6 @@ CREATE TABLE processes (
     -- `errands.model.log.ProcessReport` as JSON.
     data BLOB    NOT NULL
 );
+
+-- Dead letters, to count them.
+CREATE INDEX pushes_dead ON pushes (agent) WHERE dead;
