@@ -171,7 +171,7 @@ async def test_the_backlog_says_since_when_webhooks_wait_and_how_many_are_dead(
     await engine.commit(changes.start("u", push=config(host="a:80")))
     assert await engine.outbox_backlog(AGENT) == (first, 0)
     assert await engine.outbox_backlog("another agent") == (None, 0)
-    entries = await claim(engine, clock)
+    entries = await claim(engine, clock, per_host=1)
     # They are leased.
     assert await engine.outbox_backlog(AGENT) == (None, 0)
     await engine.settle_deliveries([settled(entry, 0, failed_at=5, error="gone", dead=True) for entry in entries])
