@@ -48,9 +48,11 @@ from errands.policy.run import stored_records
 from errands.policy.steps import Steps
 from errands.policy.timeline import Timeline, TimelineFold
 from errands.runtime.call import LARGE, CallContext
+from errands.runtime.figures import METRICS
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import new_id
 from errands.runtime.leases import ActiveTask
+from errands.runtime.processes import samples_of
 from errands.runtime.streams import StreamItem
 from errands.server.access_audit import AccessAudit
 from errands.server.asgi import JSON_TYPE, Header, HttpExchange
@@ -85,6 +87,8 @@ MOST_ENTRIES = 20_000
 MOST_TASK = 2 * 2**20
 #: Events of a log that one timeline is made of, the newest ones.
 MOST_EVENTS = 100_000
+#: Milliseconds between the samples of a process that are shown without `since`.
+STEP = 15_000
 #: The header with how many items, or events, a list leaves out.
 LEFT_OUT = b"errands-left-out"
 #: Bytes of the largest body.
@@ -190,6 +194,8 @@ class AdminApi:
                 ("GET", "outbox", self._outbox),
                 ("POST", f"outbox/{task}/(?P<config>[^/]+)/(?P<action>retry|drop)", self._deliver),
                 ("GET", "agent", self._describe),
+                ("GET", "figures", self._figures),
+                ("GET", "metrics-table", self._metrics_table),
             )
         ]
 
@@ -634,6 +640,37 @@ class AdminApi:
             await self._engine.commit(change)
         return AdminAnswer({"taskId": task_id, "configId": config_id, "action": asked.values["action"]})
 
+    # Figures
+
+    async def _figures(self, asked: AdminRequest) -> AdminAnswer:
+        since = whole_number(asked.query, "since", 0, 0, 2**53)
+        sight = await self._survey(asked)
+        if not sight.is_operator:
+            raise errors.PermissionDeniedError("Figures are about all tasks, so they are for operators")
+        reporter = self._server.reporter
+        if reporter is None:
+            raise errors.MethodNotFoundError("Nothing is measured here; ERRANDS_METRICS=true turns it on")
+        current = reporter.current()
+        processes = [one for one in await self._engine.processes() if one.agent == self._agent and one.id != current.id]
+        kept, step = [], -1
+        for moment in reporter.history():
+            # All of them would be a megabyte.
+            if moment.at > since and (since or moment.at // STEP != step):
+                kept.append({"at": moment.at, "figures": moment.samples})
+                step = moment.at // STEP
+        return AdminAnswer(
+            {
+                "now": self._engine.clock(),
+                "process": {**_report_fields(current), "samples": kept},
+                "processes": [_report_fields(one) for one in processes[:MOST_LISTED]],
+            },
+            max(len(processes) - MOST_LISTED, 0),
+        )
+
+    async def _metrics_table(self, asked: AdminRequest) -> AdminAnswer:
+        await self._survey(asked)
+        return AdminAnswer([metric._asdict() for metric in METRICS.values()])
+
     # The agent
 
     async def _describe(self, asked: AdminRequest) -> AdminAnswer:
@@ -784,6 +821,23 @@ def _entry_fields(entry: log.OutboxEntry) -> dict[str, Any]:
         "failedAt": entry.failed_at,
         "error": entry.error,
         "dead": entry.dead,
+    }
+
+
+def _report_fields(report: log.ProcessReport) -> dict[str, Any]:
+    try:
+        figures = samples_of(report)
+    except msgspec.DecodeError:
+        figures = []  # written by another release
+    return {
+        "id": report.id,
+        "agent": report.agent,
+        "role": report.role,
+        "version": report.version,
+        "group": report.group,
+        "startedAt": report.started_at,
+        "at": report.at,
+        "figures": figures,
     }
 
 
