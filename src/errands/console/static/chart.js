@@ -33,12 +33,15 @@ export function Chart({ title, note, times, series, format = String, limit = nul
   const known = series.flatMap((one) => one.values).filter((value) => value !== null && value !== undefined);
   const top = roundUp(Math.max(...known, limit ?? 0, 0));
   const last = times.length - 1;
-  const x = (index) => last > 0 ? index / last * WIDTH : WIDTH;
+  const length = times[last] - times[0];
+  const x = (index) => length > 0 ? (times[index] - times[0]) / length * WIDTH : WIDTH;
   const y = (value) => HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM);
   const at = pointed === null ? newest(series) : Math.min(pointed, last);
   const move = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
-    point(Math.max(0, Math.min(last, Math.round((event.clientX - box.left) / box.width * last))));
+    const time = times[0] + (event.clientX - box.left) / box.width * length;
+    const after = times.findIndex((one) => one >= time);
+    point(after < 0 ? last : after > 0 && time - times[after - 1] < times[after] - time ? after - 1 : after);
   };
   const summary = series.map((one) => `${one.name} ${shown(one.values[newest(series)], format)}`).join(", ");
   return html`
