@@ -71,7 +71,7 @@ function merged(figures, name) {
 
 /** Return the value below which a share of the observations is, from cumulated counts; null without observations. */
 export function quantile(counts, all, share, bounds) {
-  if (!(all > 0)) return null;
+  if (!(all > 0) || !bounds.length) return null;
   const wanted = share * all;
   const at = counts.findIndex((count) => count >= wanted);
   if (at < 0) return bounds[bounds.length - 1];

@@ -11,7 +11,7 @@ import { Ago, State, duration, number, plural, shortId } from "./words.js";
 
 /** How long snapshots are shown. */
 const KEPT = 900_000;
-const seconds = (value) => duration(value * 1000);
+const seconds = (value) => (value < 0.01 ? `${(value * 1000).toFixed(1)} ms` : duration(value * 1000));
 const perSecond = (value) => `${value < 10 ? value.toFixed(1) : Math.round(value)}/s`;
 const whole = (value) => number(Math.round(value));
 
