@@ -236,13 +236,13 @@ class TimelineFold:
             if self._attempt is not None and self._attempt.until is None:
                 self._attempt.end(event, "failed" if is_lost else "info", problem=is_lost)
                 self._attempt.detail["end"] = before.end
-        self._attempts.append(
-            Attempt(attempt=lease.attempt, worker=lease.worker[:TITLE], at=event.at, cause=lease.cause)
-        )
+        # The name of a worker has that of its machine.
+        worker = lease.worker[:TITLE] if self._contents else ""
+        self._attempts.append(Attempt(attempt=lease.attempt, worker=worker, at=event.at, cause=lease.cause))
         del self._attempts[: -2 * MAX_NAMED]
         self._artifacts.clear()
-        detail = {"worker": lease.worker[:TITLE], "cause": lease.cause, "leaseUntil": lease.until}
-        title = f"attempt {lease.attempt} by {_words(lease.worker)}"
+        detail = {"worker": worker, "cause": lease.cause, "leaseUntil": lease.until}
+        title = f"attempt {lease.attempt}{f' by {_words(worker)}' if worker else ''}"
         self._attempt = self._add(event, "attempt", title, detail, "running", is_open=True, number=lease.attempt)
 
     def _status(self, event: Event, status: TaskStatus) -> None:
@@ -325,15 +325,21 @@ class TimelineFold:
         span = self._artifacts.get(artifact.artifact_id)
         if span is None:
             name = _words(artifact.name or artifact.artifact_id)
-            detail = {"artifact": artifact.artifact_id[:TITLE], "name": name, "first": event.version}
-            detail |= {"count": 0, "bytes": 0, "chars": 0}
+            detail: dict[str, Any] = {
+                "artifact": artifact.artifact_id[:TITLE],
+                "name": name,
+                "first": event.version,
+                "last": event.version,
+                "count": 0,
+                "bytes": 0,
+                "chars": 0,
+            }
             span = self._add(event, "output", name, detail, "running", is_open=True)
             _remember(self._artifacts, artifact.artifact_id, span)
-        detail = span.detail
-        detail["last"], detail["count"] = event.version, detail["count"] + 1
-        detail["bytes"] += len(event.data)
+        span.detail["last"], span.detail["count"] = event.version, span.detail["count"] + 1
+        span.detail["bytes"] += len(event.data)
         # A piece that is not appended replaces what was there.
-        detail["chars"] = characters + (detail["chars"] if update.append else 0)
+        span.detail["chars"] = characters + (span.detail["chars"] if update.append else 0)
         span.end(event, "ok" if update.last_chunk else "info")
 
     # Records

@@ -54,6 +54,8 @@ Console = Annotated[Literal["auto", "on", "off"], Meta(description="one of auto,
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 LogLevel = Annotated[str, Meta(pattern=f"^(?i:{'|'.join(_LEVELS)})$", description="one of " + ", ".join(_LEVELS))]
 
+LogFormat = Annotated[str, Meta(pattern="^(text|json)$", description="text or json")]
+
 
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Settings of a server, grouped by the part that uses them.
@@ -69,8 +71,15 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     role: Role = ServerRole.ALL
     #: Level of the `errands` logger.
     log_level: LogLevel | None = None
+    #: The form of log lines: `text` leaves it to the program, `json` writes an object on each line.
+    log_format: LogFormat = "text"
     #: Seconds for which code may hold the event loop before a warning in the log names it. None: no warnings.
     loop_hold_warning: Interval | None = 0.25
+
+    #: Whether requests, tasks and turns are counted, for `/metrics` and for operators.
+    metrics: Flag = True
+    #: Whether everyone who reaches the server may read `/metrics`, and not only operators.
+    metrics_public: Flag = False
 
     #: Whether the audit trail has who sent each message and each cancel, and from which address; and looks at tasks of
     #: other owners, transfers of files, changes of webhooks, and requests that were denied.

@@ -8,6 +8,7 @@ Others see their own tasks, and of these what A2A shows, and when what happened,
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -47,17 +48,20 @@ from errands.policy.run import stored_records
 from errands.policy.steps import Steps
 from errands.policy.timeline import Timeline, TimelineFold
 from errands.runtime.call import LARGE, CallContext
+from errands.runtime.figures import METRICS
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import new_id
 from errands.runtime.leases import ActiveTask
+from errands.runtime.processes import samples_of
 from errands.runtime.streams import StreamItem
 from errands.server.access_audit import AccessAudit
 from errands.server.asgi import JSON_TYPE, Header, HttpExchange
+from errands.server.blobs import BlobAddresses
 from errands.server.cards import CardForm
 from errands.server.console_gate import ADMIN_PREFIX, CONSOLE_PATHS
 from errands.server.dispatch import last_event_id
 from errands.server.errors import client_error, error_headers
-from errands.server.log_feed import OWNER_KINDS, LogFeed
+from errands.server.log_feed import LogFeed
 from errands.server.request_guard import check_content_type
 from errands.server.task_table import TaskFilter, TaskRow, TaskScan, page_size, whole_number
 from errands.wire.card_check import check_card
@@ -83,6 +87,8 @@ MOST_ENTRIES = 20_000
 MOST_TASK = 2 * 2**20
 #: Events of a log that one timeline is made of, the newest ones.
 MOST_EVENTS = 100_000
+#: Milliseconds between the samples of a process that are shown without `since`.
+STEP = 15_000
 #: The header with how many items, or events, a list leaves out.
 LEFT_OUT = b"errands-left-out"
 #: Bytes of the largest body.
@@ -149,6 +155,10 @@ class AdminAnswer(NamedTuple):
     left_out: int = 0
 
 
+class _Skills(msgspec.Struct):
+    skills: list[dict[str, Any]] = []
+
+
 T = TypeVar("T")
 Page = Callable[[AdminRequest], Awaitable[AdminAnswer | None]]
 
@@ -163,6 +173,9 @@ class AdminApi:
         self._agent = server.agent_card.name
         self._inner_agents = inner
         self._inner = tuple(inner.workers)
+        self._addresses = None if server.blobs is None else BlobAddresses(server.blobs, server.settings)
+        #: Long logs are read one at a time.
+        self._timelines = asyncio.Semaphore(2)
         task = r"(?P<task>[^/]+)"
         self._pages: list[tuple[str, re.Pattern[str], Page]] = [
             (method, re.compile(re.escape(ADMIN_PREFIX) + path), page)
@@ -181,6 +194,8 @@ class AdminApi:
                 ("GET", "outbox", self._outbox),
                 ("POST", f"outbox/{task}/(?P<config>[^/]+)/(?P<action>retry|drop)", self._deliver),
                 ("GET", "agent", self._describe),
+                ("GET", "figures", self._figures),
+                ("GET", "metrics-table", self._metrics_table),
             )
         ]
 
@@ -331,18 +346,20 @@ class AdminApi:
 
         scan = TaskScan(list_tasks, sight.call.scope, sight.reach, agents, wanted)
         page = await scan.page(limit, query.get("before", ""))
-        rows = [TaskRow.of(stored) for stored in page.tasks]
+        rows = [TaskRow.of(stored, is_operator=sight.is_operator) for stored in page.tasks]
         return AdminAnswer({"tasks": rows, "next": page.cursor or None, "scanned": page.scanned})
 
     async def _task(self, asked: AdminRequest) -> AdminAnswer:
         seen = await self._find(asked)
-        return AdminAnswer(await self._task_document(seen))
+        return AdminAnswer(await self._task_document(seen, asked.exchange))
 
-    async def _task_document(self, seen: SeenTask) -> dict[str, Any]:
+    async def _task_document(self, seen: SeenTask, exchange: HttpExchange) -> dict[str, Any]:
         task, left_out = bounded_task(seen.stored.task)
+        if self._addresses is not None:
+            task = self._addresses.addressed(task, seen.stored.scope, exchange)
         parent, depth, children = await self._family(seen.stored)
         return {
-            **_fields(TaskRow.of(seen.stored, with_artifacts=True)),
+            **_fields(TaskRow.of(seen.stored, is_operator=seen.is_operator, with_artifacts=True)),
             "task": task,
             "leftOut": left_out,
             "maxAttempts": self._server.settings.max_attempts,
@@ -383,18 +400,27 @@ class AdminApi:
         after = max(start - 1, last - MOST_EVENTS, 0)
         left_out = after - max(start - 1, 0)
         fold, gap = TimelineFold(contents=seen.is_operator), False
-        while after < last:
-            part = await self._engine.read(stored.task.id, stored.scope, after, min(1000, last - after))
-            gap = gap or part.gap
-            events = [event for event in part.events if event.version <= last]
-            if not events:
-                break
-            fold.take(events)
-            after = events[-1].version
+        async with self._timelines:
+            while after < last:
+                part = await self._engine.read(stored.task.id, stored.scope, after, min(1000, last - after))
+                events = [event for event in part.events if event.version <= last]
+                if part.gap:
+                    gap = True
+                    fold.take(await self._kept_records(stored, after, events[0].version if events else last + 1))
+                if not events:
+                    break
+                fold.take(events)
+                after = events[-1].version
+                await asyncio.sleep(0)  # an engine in memory does not wait
         timeline = fold.timeline(stored, gap=gap)
         if left_out:
             timeline.left_out["events"] = left_out
         return timeline
+
+    async def _kept_records(self, stored: log.StoredTask, after: int, before: int) -> list[log.Event]:
+        """Return the newest records between two versions: they are kept when other events are gone."""
+        found = await self._engine.records(stored.task.id, stored.scope)
+        return [event for event in found if after < event.version < before][-MOST_RECORDS:]
 
     async def _events(self, asked: AdminRequest) -> AdminAnswer:
         query = asked.query
@@ -403,13 +429,12 @@ class AdminApi:
         limit = whole_number(query, "limit", 200, 1, 1000)
         kinds = _kinds_of(query)
         seen = await self._find(asked)
-        page = await self._feed(seen, kinds).page(after, before, limit)
+        page = await self._feed(seen, asked.exchange, kinds).page(after, before, limit)
         return AdminAnswer({"events": page.events, "gap": page.gap, "next": page.next, "version": seen.stored.version})
 
-    def _feed(self, seen: SeenTask, kinds: frozenset[log.EventKind] | None = None) -> LogFeed:
-        if not seen.is_operator:
-            kinds = OWNER_KINDS if kinds is None else OWNER_KINDS & kinds
-        return LogFeed(self._engine, seen.stored.task.id, seen.stored.scope, kinds)
+    def _feed(self, seen: SeenTask, exchange: HttpExchange, kinds: frozenset[log.EventKind] = frozenset()) -> LogFeed:
+        prefix = "" if self._addresses is None else self._addresses.of(exchange, seen.stored.scope.tenant)
+        return LogFeed(self._engine, seen.stored, is_operator=seen.is_operator, kinds=kinds, file_prefix=prefix)
 
     async def _stream(self, asked: AdminRequest) -> None:
         exchange = asked.exchange
@@ -417,7 +442,7 @@ class AdminApi:
         if after is None:
             after = whole_number(asked.query, "after", 0, 0, 2**53)
         seen = await self._find(asked)
-        stream = self._feed(seen).stream(seen.stored, after, self._server.settings.keep_alive)
+        stream = self._feed(seen, exchange).stream(after, self._server.settings.keep_alive)
         stream = self._server.dispatcher.count_stream(stream, exchange)
         await exchange.send_frames(stream, _frame, _error_frame, end=lambda: named("end", plain_frame(b"{}")))
 
@@ -431,7 +456,11 @@ class AdminApi:
             await self._server.dispatcher.perform(CANCEL, request, call, asked.exchange)
         else:
             await self._inner_agents.cancel(asked.task_id, call)
-        return AdminAnswer(TaskRow.of(await call.load(self._engine, asked.task_id), with_artifacts=True))
+        return await self._row(asked.task_id, call)
+
+    async def _row(self, task_id: str, call: CallContext) -> AdminAnswer:
+        stored = await call.load(self._engine, task_id)
+        return AdminAnswer(TaskRow.of(stored, is_operator=call.is_operator, with_artifacts=True))
 
     async def _retry(self, asked: AdminRequest) -> AdminAnswer:
         stored = (await self._find(asked)).stored
@@ -456,7 +485,7 @@ class AdminApi:
         )
         sent = await self._server.dispatcher.perform(SEND, request, call, asked.exchange)
         task_id = sent.task.id if sent.task is not None else sent.message.task_id
-        return AdminAnswer(TaskRow.of(await call.load(self._engine, task_id), with_artifacts=True))
+        return await self._row(task_id, call)
 
     async def _options_of(self, stored: log.StoredTask, message: core.Message) -> log.RequestOptions:
         """Return the options that came with the first message of a task, none if they are no longer kept."""
@@ -478,7 +507,8 @@ class AdminApi:
             if sight.reaches(running.scope):
                 mine = pool.running.get(running.task_id) if running.head.worker == pool.leases.worker_id else None
                 found.append(ActiveTask.of(running, now, None if mine is None else mine.started_at))
-        return AdminAnswer([_active(task) for task in found[:MOST_LISTED]], max(len(found) - MOST_LISTED, 0))
+        rows = [_active(task, is_operator=sight.is_operator) for task in found[:MOST_LISTED]]
+        return AdminAnswer(rows, max(len(found) - MOST_LISTED, 0))
 
     async def _reviews(self, asked: AdminRequest) -> AdminAnswer:
         sight = await self._survey(asked)
@@ -542,7 +572,7 @@ class AdminApi:
         answered = await desk.settle(msgspec.structs.replace(query, users=(user,)), verdict)
         if not is_open and answered.scope != call.scope:
             answered = msgspec.structs.replace(answered, task=shown_to_reviewer(answered.task))
-        return AdminAnswer(TaskRow.of(answered))
+        return AdminAnswer(TaskRow.of(answered, is_operator=is_open))
 
     async def _body(self, asked: AdminRequest, kind: type[T]) -> T:
         """Return the body of a request. Raises `ParseError`, `InvalidParamsError` and `PayloadTooLargeError`."""
@@ -575,6 +605,8 @@ class AdminApi:
                 looked += 1
                 if looked > MOST_ENTRIES:
                     break
+                if looked % 100 == 0:
+                    await asyncio.sleep(0)  # an engine in memory does not wait
                 is_wanted = entry.dead or (not only_dead and (entry.attempts > 0 or entry.due_at is not None))
                 if not is_wanted or not sight.reaches(entry.scope):
                     continue
@@ -608,6 +640,37 @@ class AdminApi:
             await self._engine.commit(change)
         return AdminAnswer({"taskId": task_id, "configId": config_id, "action": asked.values["action"]})
 
+    # Figures
+
+    async def _figures(self, asked: AdminRequest) -> AdminAnswer:
+        since = whole_number(asked.query, "since", 0, 0, 2**53)
+        sight = await self._survey(asked)
+        if not sight.is_operator:
+            raise errors.PermissionDeniedError("Figures are about all tasks, so they are for operators")
+        reporter = self._server.reporter
+        if reporter is None:
+            raise errors.MethodNotFoundError("Nothing is measured here; ERRANDS_METRICS=true turns it on")
+        current = reporter.current()
+        processes = [one for one in await self._engine.processes() if one.agent == self._agent and one.id != current.id]
+        kept, step = [], -1
+        for moment in reporter.history():
+            # All of them would be a megabyte.
+            if moment.at > since and (since or moment.at // STEP != step):
+                kept.append({"at": moment.at, "figures": moment.samples})
+                step = moment.at // STEP
+        return AdminAnswer(
+            {
+                "now": self._engine.clock(),
+                "process": {**_report_fields(current), "samples": kept},
+                "processes": [_report_fields(one) for one in processes[:MOST_LISTED]],
+            },
+            max(len(processes) - MOST_LISTED, 0),
+        )
+
+    async def _metrics_table(self, asked: AdminRequest) -> AdminAnswer:
+        await self._survey(asked)
+        return AdminAnswer([metric._asdict() for metric in METRICS.values()])
+
     # The agent
 
     async def _describe(self, asked: AdminRequest) -> AdminAnswer:
@@ -625,6 +688,7 @@ class AdminApi:
                     {"severity": one.severity, "where": one.path, "text": f"{one.problem}; {one.remedy}"}
                     for one in report.findings
                 ],
+                "skills": msgspec.json.decode(document, type=_Skills).skills,
                 "policy": policies[0] if policies else None,
                 "policies": policies,
                 "innerAgents": list(self._inner) if sight.is_operator else [],
@@ -669,11 +733,9 @@ def _filter_of(query: dict[str, str]) -> TaskFilter:
     )
 
 
-def _kinds_of(query: dict[str, str]) -> frozenset[log.EventKind] | None:
-    """Return the kinds in a query. Raises `InvalidParamsError`."""
+def _kinds_of(query: dict[str, str]) -> frozenset[log.EventKind]:
+    """Return the kinds in a query, none for all. Raises `InvalidParamsError`."""
     names = list(filter(None, query.get("kind", "").split(",")))
-    if not names:
-        return None
     try:
         return frozenset(msgspec.convert(names, list[log.EventKind]))
     except msgspec.ValidationError:
@@ -722,7 +784,7 @@ def _fields(row: TaskRow) -> dict[str, Any]:
     return fields
 
 
-def _active(task: ActiveTask) -> dict[str, Any]:
+def _active(task: ActiveTask, *, is_operator: bool) -> dict[str, Any]:
     return {
         "taskId": task.task_id,
         "contextId": task.context_id,
@@ -730,7 +792,7 @@ def _active(task: ActiveTask) -> dict[str, Any]:
         "owner": task.owner,
         "tenant": task.tenant,
         "state": task.state.short,
-        "worker": task.worker,
+        "worker": task.worker if is_operator else "",
         "attempt": task.attempt,
         "leaseUntil": task.lease_until,
         "age": task.age,
@@ -759,6 +821,23 @@ def _entry_fields(entry: log.OutboxEntry) -> dict[str, Any]:
         "failedAt": entry.failed_at,
         "error": entry.error,
         "dead": entry.dead,
+    }
+
+
+def _report_fields(report: log.ProcessReport) -> dict[str, Any]:
+    try:
+        figures = samples_of(report)
+    except msgspec.DecodeError:
+        figures = []  # written by another release
+    return {
+        "id": report.id,
+        "agent": report.agent,
+        "role": report.role,
+        "version": report.version,
+        "group": report.group,
+        "startedAt": report.started_at,
+        "at": report.at,
+        "figures": figures,
     }
 
 

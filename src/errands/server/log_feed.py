@@ -6,6 +6,7 @@ says how large it is.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from errands.engines.base import Engine
 from errands.errors import UnavailableError
 from errands.model.base import UNREADABLE, encode
 from errands.model.core import TERMINAL_STATES, StreamResponse
-from errands.model.log import STREAMED_KINDS, Event, EventKind, LogSlice, Scope, StoredTask
+from errands.model.log import Event, EventKind, LogSlice, StoredTask
+from errands.runtime.blobs import with_addresses
 from errands.runtime.streams import EventStream, StreamItem
 
 #: Bytes of the largest event whose data is shown.
@@ -23,21 +25,26 @@ MAX_DATA = 512 * 1024
 #: Events that are looked at for one page, whatever its filter.
 MOST_READ = 20_000
 #: The kinds of events that owners may read of their own tasks. The others say how the agent works inside.
-OWNER_KINDS: frozenset[EventKind] = STREAMED_KINDS | {"message"}
+OWNER_KINDS: frozenset[EventKind] = frozenset({"task", "status", "artifact", "message"})
 
 _STOPPING = "The server is shutting down; connect again with Last-Event-ID to go on"
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
 
-def shown_event(event: Event) -> dict[str, Any]:
-    """Return an event as it is shown."""
+def shown_event(event: Event, *, with_worker: bool = True) -> dict[str, Any]:
+    """Return an event as it is shown. The name of a worker has that of its machine."""
     lease = event.lease
     fields: dict[str, Any] = {
         "version": event.version,
         "kind": event.kind,
         "at": event.at,
         "lease": lease
-        and {"attempt": lease.attempt, "worker": lease.worker, "until": lease.until, "cause": lease.cause},
+        and {
+            "attempt": lease.attempt,
+            "worker": lease.worker if with_worker else "",
+            "until": lease.until,
+            "cause": lease.cause,
+        },
         "data": None,
     }
     if len(event.data) > MAX_DATA:
@@ -60,40 +67,59 @@ class EventPage(NamedTuple):
 
 
 class LogFeed:
-    """Reads the log of one task for one reader, who may see events of some kinds; None: of all."""
+    """Reads the log of one task for one reader: everything for an operator, else what its owner may read.
 
-    def __init__(self, engine: Engine, task_id: str, scope: Scope, kinds: frozenset[EventKind] | None = None) -> None:
+    Of that, only events of some `kinds` are shown, if there are any. Addresses of files begin with `file_prefix`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        stored: StoredTask,
+        *,
+        is_operator: bool,
+        kinds: frozenset[EventKind] = frozenset(),
+        file_prefix: str = "",
+    ) -> None:
         self._engine = engine
-        self._task_id = task_id
-        self._scope = scope
+        self._stored = stored
+        self._is_operator = is_operator
         self._kinds = kinds
+        self._file_prefix = file_prefix
 
     def _may_see(self, event: Event) -> bool:
-        return self._kinds is None or event.kind in self._kinds
+        return (self._is_operator or event.kind in OWNER_KINDS) and (not self._kinds or event.kind in self._kinds)
+
+    def _shown(self, event: Event) -> dict[str, Any]:
+        if self._file_prefix:
+            event = msgspec.structs.replace(event, data=with_addresses(event.data, self._file_prefix))
+        return shown_event(event, with_worker=self._is_operator)
 
     async def page(self, after: int, before: int | None, limit: int) -> EventPage:
         """Return up to `limit` events between two versions, fewer if they are large."""
         shown: list[dict[str, Any]] = []
         gap, read, size, end = False, 0, 0, after
         while True:
-            part = await self._engine.read(self._task_id, self._scope, end, min(limit, 1000))
+            part = await self._engine.read(self._stored.task.id, self._stored.scope, end, 1000)
             gap = gap or part.gap
             for event in part.events:
                 if before is not None and event.version >= before:
                     return EventPage(shown, gap, None)
                 end, read = event.version, read + 1
                 if self._may_see(event):
-                    shown.append(shown_event(event))
+                    shown.append(self._shown(event))
                     size += min(len(event.data), MAX_DATA)
                 if len(shown) >= limit or size >= MAX_DATA or read >= MOST_READ:
                     return EventPage(shown, gap, end)
             if not part.events:
                 return EventPage(shown, gap, None)
+            await asyncio.sleep(0)  # an engine in memory does not wait
 
     # Streams
 
-    def stream(self, stored: StoredTask, after: int, keep_alive: float) -> EventStream:
+    def stream(self, after: int, keep_alive: float) -> EventStream:
         """Return what happens after a version until the task has ended, each event exactly once."""
+        stored = self._stored
         follower = _Follower(self._engine, stored, after)
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
@@ -102,7 +128,7 @@ class LogFeed:
                 while not is_over:
                     events, gap = await follower.next(keep_alive)
                     items = [
-                        StreamItem(event.version, encode(shown_event(event)))
+                        StreamItem(event.version, encode(self._shown(event)))
                         for event in events
                         if self._may_see(event)
                     ]

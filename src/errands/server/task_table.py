@@ -6,6 +6,7 @@ at most, and its cursor says where to go on.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import heapq
@@ -72,8 +73,8 @@ class TaskRow(msgspec.Struct, kw_only=True, rename="camel"):
     damage: str
 
     @classmethod
-    def of(cls, stored: StoredTask, *, with_artifacts: bool = False) -> TaskRow:
-        """Return the row of a task."""
+    def of(cls, stored: StoredTask, *, is_operator: bool, with_artifacts: bool = False) -> TaskRow:
+        """Return the row of a task. Only operators are shown which machine works on it, and how it is damaged."""
         task, head = stored.task, stored.head
         is_held = bool(head.worker)
         return cls(
@@ -90,7 +91,7 @@ class TaskRow(msgspec.Struct, kw_only=True, rename="camel"):
             status_at=head.status_at,
             attempt=head.attempt - head.attempt_base,
             leases=head.attempt,
-            worker=head.worker,
+            worker=head.worker if is_operator else "",
             lease_until=head.due_at if is_held else None,
             due_at=None if is_held else head.due_at,
             unread=head.unread,
@@ -99,7 +100,7 @@ class TaskRow(msgspec.Struct, kw_only=True, rename="camel"):
             version=head.version,
             artifacts=len(task.artifacts or ()) if with_artifacts else None,
             push=len(head.pushes),
-            damage=stored.damage,
+            damage=stored.damage if is_operator or not stored.damage else "its data cannot be read",
         )
 
 
@@ -214,6 +215,7 @@ class TaskScan:
             found += matching
             scanned += max(len(taken), 1)
             tokens = after
+            await asyncio.sleep(0)  # an engine in memory does not wait
         return TablePage(found[:limit], _write_cursor(tokens) if tokens else "", scanned)
 
     async def _take(self, tokens: dict[str, str], count: int) -> tuple[list[StoredTask], dict[str, str]]:

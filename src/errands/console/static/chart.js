@@ -31,14 +31,20 @@ export function linePath(values, x, y) {
 export function Chart({ title, note, times, series, format = String, limit = null }) {
   const [pointed, point] = useState(null);
   const known = series.flatMap((one) => one.values).filter((value) => value !== null && value !== undefined);
-  const top = roundUp(Math.max(...known, limit ?? 0, 0));
+  const most = Math.max(...known, 0);
+  // A limit that is far away would make the line flat.
+  const bound = limit !== null && limit <= 4 * most ? limit : null;
+  const top = roundUp(Math.max(most, bound ?? 0));
   const last = times.length - 1;
-  const x = (index) => last > 0 ? index / last * WIDTH : WIDTH;
+  const length = times[last] - times[0];
+  const x = (index) => length > 0 ? (times[index] - times[0]) / length * WIDTH : WIDTH;
   const y = (value) => HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM);
   const at = pointed === null ? newest(series) : Math.min(pointed, last);
   const move = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
-    point(Math.max(0, Math.min(last, Math.round((event.clientX - box.left) / box.width * last))));
+    const time = times[0] + (event.clientX - box.left) / box.width * length;
+    const after = times.findIndex((one) => one >= time);
+    point(after < 0 ? last : after > 0 && time - times[after - 1] < times[after] - time ? after - 1 : after);
   };
   const summary = series.map((one) => `${one.name} ${shown(one.values[newest(series)], format)}`).join(", ");
   return html`
@@ -50,7 +56,7 @@ export function Chart({ title, note, times, series, format = String, limit = nul
         <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${`${title}: ${summary}`}
           onPointerMove=${move} onPointerLeave=${() => point(null)}>
           ${[0, 0.5, 1].map((part) => html`<line class="grid" x1="0" x2=${WIDTH} y1=${y(top * part)} y2=${y(top * part)} />`)}
-          ${limit !== null && html`<line class="limit" x1="0" x2=${WIDTH} y1=${y(limit)} y2=${y(limit)} />`}
+          ${bound !== null && html`<line class="limit" x1="0" x2=${WIDTH} y1=${y(bound)} y2=${y(bound)} />`}
           ${series.map((one, index) => html`<path class=${`line series-${index}`} d=${linePath(one.values, x, y)} />`)}
           ${pointed !== null && html`<line class="pointer" x1=${x(at)} x2=${x(at)} y1=${TOP} y2=${HEIGHT - BOTTOM} />`}
         </svg>

@@ -25,16 +25,9 @@ export function latest(answer, name) {
   return values.length ? Math.max(...values) : null;
 }
 
-/** Return the processes of an answer, the one that answered included: `{id, agent, role, version, startedAt, at, figures}`. */
+/** Return the processes of an answer, the one that answered first. */
 export function replicas(answer) {
-  const others = (answer?.processes ?? []).map((process) => ({ ...process, figures: figuresOf(process.figures) }));
-  const own = answer?.process;
-  if (!own || others.some((process) => process.id === own.id)) return others;
-  return [{ ...own, figures: figuresOf(own.figures) }, ...others];
-}
-
-export function figuresOf(figures) {
-  return typeof figures === "string" ? JSON.parse(figures) : figures ?? [];
+  return answer ? [answer.process, ...answer.processes] : [];
 }
 
 /** Return a gauge at each snapshot. */
@@ -53,10 +46,12 @@ export function rate(snapshots, name, labels) {
   });
 }
 
-/** Return a percentile of a histogram at each snapshot, of what was observed in the `steps` before it. */
-export function percentile(snapshots, name, share, bounds, steps = 12) {
+/** Return a percentile of a histogram at each snapshot, of what was observed in the `over` milliseconds before it. */
+export function percentile(snapshots, name, share, bounds, over = 60_000) {
+  let first = 0;
   return snapshots.map((snapshot, index) => {
-    const before = snapshots[Math.max(0, index - steps)];
+    while (first + 1 < index && snapshots[first + 1].at <= snapshot.at - over) first += 1;
+    const before = snapshots[first];
     if (before === snapshot) return null;
     const now = merged(snapshot.figures, name), then = merged(before.figures, name);
     if (!now) return null;
@@ -76,7 +71,7 @@ function merged(figures, name) {
 
 /** Return the value below which a share of the observations is, from cumulated counts; null without observations. */
 export function quantile(counts, all, share, bounds) {
-  if (!(all > 0)) return null;
+  if (!(all > 0) || !bounds.length) return null;
   const wanted = share * all;
   const at = counts.findIndex((count) => count >= wanted);
   if (at < 0) return bounds[bounds.length - 1];

@@ -1,25 +1,26 @@
 /** Operations: throughput, latency, queue and leases as live charts, each process, what runs now, and dead letters. */
 
-import { html, useMemo, useState } from "./vendor/preact.js";
-import { post } from "./api.js";
+import { html, useMemo, useRef, useState } from "./vendor/preact.js";
+import { get, post } from "./api.js";
 import { Link, useQuery, useTitle } from "./app.js";
 import { Chart } from "./chart.js";
-import { figuresOf, gauge, percentile, rate, replicas, total } from "./figures.js";
+import { gauge, percentile, rate, replicas, total } from "./figures.js";
 import { fileSize } from "./parts.js";
-import { Failure, useRead } from "./polling.js";
+import { Failure, usePolled, useRead } from "./polling.js";
 import { Ago, State, duration, number, plural, shortId } from "./words.js";
 
-const seconds = (value) => duration(value * 1000);
+/** How long snapshots are shown. */
+const KEPT = 900_000;
+const seconds = (value) => (value < 0.01 ? `${(value * 1000).toFixed(1)} ms` : duration(value * 1000));
 const perSecond = (value) => `${value < 10 ? value.toFixed(1) : Math.round(value)}/s`;
 const whole = (value) => number(Math.round(value));
 
 export function page({ me }) {
   const [query, setQuery] = useQuery();
-  const { value, error, at, again } = useRead("admin/figures", {}, 5000);
+  const { value, error, at, again, history } = useFigures();
   const table = useRead("admin/metrics-table", {}, 3_600_000);
   useTitle("Operations");
   const processes = useMemo(() => replicas(value), [value]);
-  const history = useHistory(value, processes);
   const chosen = processes.find((process) => process.id === query.process) ?? processes.find((process) => process.id === value?.process?.id) ?? processes[0];
   const snapshots = history.get(chosen?.id) ?? [];
   return html`<div class="page">
@@ -34,27 +35,38 @@ export function page({ me }) {
 }
 
 /**
- * Return the snapshots of each process. The process that answers keeps its own; those of the others are collected here,
- * from when the page was opened.
+ * Read the figures every five seconds: `{value, error, at, again, history}`, with the snapshots of each process by its
+ * id. The process that answers has kept its own, of which only the new ones are asked for; those of the others are
+ * collected from when the page was opened.
  */
-function useHistory(value, processes) {
-  const [kept] = useState(() => new Map());
-  return useMemo(() => {
-    for (const process of processes) {
-      const own = process.id === value.process?.id ? value.process.samples : null;
-      if (own) {
-        kept.set(process.id, [...own.map((sample) => ({ at: sample.at, figures: figuresOf(sample.figures) })), { at: value.now, figures: process.figures }]);
-        continue;
-      }
-      const known = kept.get(process.id) ?? [];
-      if (known.at(-1)?.at !== process.at) kept.set(process.id, [...known, { at: process.at, figures: process.figures }].slice(-180));
+function useFigures() {
+  const [state, setState] = useState({ value: null, error: null, at: 0, history: new Map() });
+  const history = useRef(new Map());
+  const since = useRef(0);
+  const read = async () => {
+    try {
+      const value = await get("admin/figures", { since: since.current || "" });
+      const own = value.process;
+      const add = (id, snapshots) => {
+        const known = history.current.get(id) ?? [];
+        const after = known.at(-1)?.at ?? 0;
+        const kept = [...known, ...snapshots.filter((one) => one.at > after)];
+        history.current.set(id, kept.filter((one) => one.at > value.now - KEPT));
+      };
+      add(own.id, own.samples);
+      for (const process of value.processes) add(process.id, [{ at: process.at, figures: process.figures }]);
+      since.current = own.samples.at(-1)?.at ?? since.current;
+      setState({ value, error: null, at: Date.now(), history: new Map(history.current) });
+    } catch (error) {
+      setState((old) => ({ ...old, error }));
     }
-    return new Map(kept);
-  }, [value]);
+  };
+  usePolled(read, 5000, []);
+  return { ...state, again: read };
 }
 
 function boundsOf(metrics) {
-  return Object.fromEntries((metrics?.metrics ?? metrics ?? []).map((metric) => [metric.name, metric.bounds ?? []]));
+  return Object.fromEntries((metrics ?? []).map((metric) => [metric.name, metric.bounds ?? []]));
 }
 
 function Charts({ snapshots, bounds }) {

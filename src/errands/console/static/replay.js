@@ -91,9 +91,7 @@ export function Replay({ log, newest, start, version, setVersion, setReplay }) {
     return () => clearTimeout(timer);
   }, [playing, index, versions.length]);
 
-  if (!active) {
-    return html`<div class="replay"><button type="button" class="small" disabled=${!newest} onClick=${() => setVersion(newest)}>Replay …</button></div>`;
-  }
+  if (!active) return null;
   const to = (next) => { setPlaying(false); setVersion(versions[Math.max(0, Math.min(versions.length - 1, next))]?.version ?? ""); };
   const task = event ? at(index) : null;
   const play = () => {
@@ -112,7 +110,7 @@ export function Replay({ log, newest, start, version, setVersion, setReplay }) {
       </div>
       <p class="replay-state" role="status">
         ${log.error ? html`The log could not be read: ${log.error.message}` : !event ? "Reading the log …" : html`
-          As of version <b>${number(event.version)}</b> of ${number(Math.max(newest, versions.at(-1).version))}${log.loading ? " (still reading)" : ""},
+          As of version <b>${number(event.version)}</b> of ${number(Math.max(newest, versions.at(-1).version))}${log.loading ? " (still reading)" : ""}, ${""}
           <span title=${exact(event.at)}>${duration(event.at - (start ?? versions[0].at))} after the beginning</span> ·
           ${log.gap && "its beginning is no longer kept, so the task cannot be put together · "}${task?.status && html`<${State} state=${task.status.state} />`} · <span class="muted">${event.kind}</span>`}
       </p>

@@ -55,7 +55,7 @@ export function page({ me }) {
 function Review({ review, me, done }) {
   return html`
     <h2>${review.function ? html`May <code>${review.function}</code> be called?` : "May this answer be given?"}</h2>
-    <p class="muted">Asks <b>${review.user}</b> · waits <${Ago} time=${review.since} suffix="" /> · agent ${review.agent} · owner ${review.owner || "anonymous"} ·
+    <p class="muted">Asks <b>${review.user}</b> · waits <${Ago} time=${review.since} suffix="" /> · agent ${review.agent} · owner ${review.owner || "anonymous"} · ${""}
       <${Link} to=${`tasks/${encodeURIComponent(review.taskId)}`}>task ${shortId(review.taskId)} with its timeline</${Link}></p>
     <${Subject} review=${review} />
     ${review.rule && html`<p class="label">The rule that asks</p><pre class="rule"><code>${visible(String(review.rule))}</code></pre>`}

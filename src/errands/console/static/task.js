@@ -11,7 +11,7 @@ import { Replay, useLog } from "./replay.js";
 import { ReviewForm } from "./reviews.js";
 import { RawWire, curlOf } from "./wire.js";
 import { SpanList, Strip } from "./timeline.js";
-import { Ago, State, duration, isTerminal, millis, number, plural, shortId, shortState, useNow } from "./words.js";
+import { Ago, State, aged, duration, isTerminal, millis, number, plural, shortId, shortState, useNow } from "./words.js";
 
 const TABS = [["timeline", "Timeline"], ["conversation", "Conversation"], ["artifacts", "Artifacts"], ["raw", "Raw"]];
 
@@ -164,10 +164,11 @@ function TaskView({ id, me }) {
     ${error && html`<${Failure} error=${error} again=${again} at=${Date.now()} what="the newest state of this task" />`}
     <${Actions} ...${{ row, task, id, log, me, again }} />
     <${Matter} ...${{ row, task, again, me }} />
-    <nav class="tabs" aria-label="Parts of the task">
+    <div class="tab-row"><nav class="tabs" aria-label="Parts of the task">
       ${TABS.map(([name, title]) => html`
         <button type="button" aria-current=${tab === name ? "page" : null} onClick=${() => setQuery({ tab: name === "timeline" ? "" : name }, { push: true })}>${title}${name === "artifacts" && shownTask?.artifacts?.length ? html` <span class="count">${shownTask.artifacts.length}</span>` : null}</button>`)}
     </nav>
+    <button type="button" class="small" aria-expanded=${Boolean(query.version)} disabled=${!settled} onClick=${() => setQuery({ version: query.version ? "" : settled })}>Replay</button></div>
     <${Replay} ...${{ log, newest: settled, start: timeline?.start, version: query.version, setVersion: (version) => setQuery({ version }), setReplay }} />
     ${tab === "timeline" && timeline && html`
       ${timeline.gap && html`<p class="seam" role="note">Older events of this task are no longer kept. The timeline begins after them.</p>`}
@@ -195,7 +196,7 @@ function Head({ row, task, timeline, end, now, live, id }) {
   const whole = (since ?? 0) - (millis(row.createdAt) ?? 0);
   const facts = [];
   if (state === "working" && row.worker) facts.push(html`held by <code>${row.worker}</code>`);
-  if (lease && state === "working") facts.push(lease > now ? `lease ends in ${duration(Math.ceil((lease - now) / 1000) * 1000)} unless it is extended` : "the lease has ended");
+  if (lease && state === "working") facts.push(lease > now ? `lease ends in ${aged(lease - now)} unless it is extended` : "the lease has ended");
   if (row.attempt > 0) facts.push(`attempt ${row.attempt}${row.maxAttempts ? ` of ${row.maxAttempts}` : ""}`);
   if (row.unread > 1) facts.push(`${row.unread} messages to do`);
   if (row.asks) facts.push(html`asks <b>${row.asks}</b>`);
@@ -207,7 +208,7 @@ function Head({ row, task, timeline, end, now, live, id }) {
       <p class="crumbs"><${Link} to="tasks">Tasks</${Link}> <span aria-hidden="true">/</span> <code>${shortId(id)}</code></p>
       <h1>${row.words || `Task ${shortId(id)}`}</h1>
       <p class="sentence"><${State} state=${row.state} asks=${row.asks} />
-        ${isTerminal(row.state) ? html` after ${duration(whole)}, <${Ago} time=${since} />` : html` for ${duration(Math.floor((now - since) / 1000) * 1000)}`}
+        ${isTerminal(row.state) ? html` after ${duration(whole)}, <${Ago} time=${since} />` : html` for ${aged(now - since)}`}
         ${facts.map((fact) => html` · ${fact}`)}
         ${!isTerminal(row.state) && html`<span class=${`pill live-${live}`} role="status">${LIVE[live] ?? "Connecting"}</span>`}</p>
       ${spent.length > 0 && html`<ul class="costs">${spent.map(([name, value]) => html`<li><span class="muted">${name}</span> <b>${value}</b></li>`)}</ul>`}
@@ -296,7 +297,7 @@ function Actions({ row, task, id, log, me, again }) {
         ? html`<span>Cancel this task?</span><button type="button" class="danger" disabled=${busy} onClick=${cancel}>Yes, cancel</button>
             <button type="button" onClick=${() => setSure(false)}>No</button>`
         : html`<button type="button" class="danger" disabled=${busy || !allowed} onClick=${() => setSure(true)}>Cancel</button>`)}
-      <button type="button" disabled=${busy || !allowed} onClick=${retry}>Retry as a new task</button>
+      <button type="button" disabled=${busy || !allowed || row.canRetry === false} onClick=${retry}>Retry as a new task</button>
       ${row.contextId && html`<${Link} to=${`/chat/${encodeURIComponent(row.contextId)}`} class="button">Open the chat</${Link}>`}
       <button type="button" disabled=${!task} onClick=${copy("the request as a curl command", () => curlOf(task))}>Copy as curl</button>
       <button type="button" onClick=${copy("the command", () => command)}>Copy command</button>

@@ -115,6 +115,7 @@ export function page({ me }) {
 
   const view = query.view ?? "";
   const wide = me?.reach && me.reach !== "scope";
+  const inner = [me?.agent, ...(me?.innerAgents ?? [])].filter(Boolean);
   const narrowed = FIELDS.some((name) => query[name]);
   return html`<div class="page">
     <header class="page-head"><h1>Tasks</h1>
@@ -126,7 +127,9 @@ export function page({ me }) {
     <div class="filters" role="search">
       <input type="search" ref=${search} class="grow" placeholder="Search an id or words of the message" aria-label="Search tasks"
         value=${query.q ?? ""} onInput=${(event) => setQuery({ q: event.target.value })} />
-      <${Field} name="agent" title="Agent" ...${{ query, setQuery }} />
+      ${inner.length > 1 && html`
+        <select class="narrow" aria-label="Agent" value=${query.agent ?? ""} onChange=${(event) => setQuery({ agent: event.target.value })}>
+          <option value="">All agents</option>${inner.map((name) => html`<option value=${name}>${name}</option>`)}</select>`}
       ${wide && html`<${Field} name="owner" title="Owner" ...${{ query, setQuery }} />`}
       <${Field} name="context" title="Conversation" ...${{ query, setQuery }} />
       ${narrowed && html`<button type="button" class="small" onClick=${() => setQuery(Object.fromEntries(FIELDS.map((name) => [name, ""])))}>Clear</button>`}
@@ -137,14 +140,14 @@ export function page({ me }) {
     <table class=${`tasks cards ${error ? "stale" : ""}`} aria-rowcount=${more ? -1 : tasks.length + 1}>
       <thead><tr>
         <th scope="col" class="check-cell"><span class="visually-hidden">Select</span></th>
-        <th scope="col">State</th><th scope="col">Task</th><th scope="col">Agent</th>${wide && html`<th scope="col">Owner</th>`}
+        <th scope="col">State</th><th scope="col">Task</th>${inner.length > 1 && html`<th scope="col">Agent</th>`}${wide && html`<th scope="col">Owner</th>`}
         <th scope="col">Attempt</th><th scope="col" class="right">Changed</th>
       </tr></thead>
       <tbody ref=${rows.ref}>
         ${rows.before > 0 && html`<tr aria-hidden="true"><td colspan="7" class="spacer" style=${{ height: `${rows.before}px` }}></td></tr>`}
         ${tasks.slice(rows.first, rows.last).map((task, offset) => {
           const index = rows.first + offset;
-          return html`<${Row} key=${task.id} ...${{ task, index, wide, measure: rows.measure(index), current: index === current,
+          return html`<${Row} key=${task.id} ...${{ task, index, wide, several: inner.length > 1, measure: rows.measure(index), current: index === current,
             chosen: chosen.has(task.id), toggle, focus: () => setCurrent(index) }} />`;
         })}
         ${rows.after > 0 && html`<tr aria-hidden="true"><td colspan="7" class="spacer" style=${{ height: `${rows.after}px` }}></td></tr>`}
@@ -159,7 +162,7 @@ function Field({ name, title, query, setQuery }) {
     <input type="text" class="narrow" placeholder=${title} aria-label=${title} value=${query[name] ?? ""} onInput=${(event) => setQuery({ [name]: event.target.value })} />`;
 }
 
-function Row({ task, index, wide, measure, current, chosen, toggle, focus }) {
+function Row({ task, index, wide, several, measure, current, chosen, toggle, focus }) {
   return html`
     <tr id=${`task-${task.id}`} ref=${measure} class=${`${current ? "current" : ""} ${chosen ? "chosen" : ""}`} aria-rowindex=${index + 2} onFocusIn=${focus}>
       <td class="check-cell"><input type="checkbox" aria-label=${`Select task ${shortId(task.id)}`} checked=${chosen} onChange=${() => toggle(task.id)} /></td>
@@ -167,9 +170,9 @@ function Row({ task, index, wide, measure, current, chosen, toggle, focus }) {
       <td class="main-cell">
         <${Link} to=${`tasks/${encodeURIComponent(task.id)}`} class="row-link">${task.words || html`<i>no text</i>`}</${Link}>
         <span class="sub"><code>${shortId(task.id)}</code>${task.asks ? html` · asks ${task.asks}` : null}
-          ${task.reason && html` <span class="reason" title=${task.reason}>${task.reason}</span>`}</span>
+          ${task.reason && html` <span class=${`reason ${isTerminal(task.state) ? "" : "tone-asks"}`} title=${task.reason}>${task.reason}</span>`}</span>
       </td>
-      <td data-label="Agent">${task.agent}</td>
+      ${several && html`<td data-label="Agent">${task.agent}</td>`}
       ${wide && html`<td data-label="Owner">${task.owner || html`<span class="muted">anonymous</span>`}</td>`}
       <td data-label="Attempt">${task.attempt > 1 ? html`<span class="retry">↻ ${task.attempt}</span>` : html`<span class="muted">${task.attempt || "–"}</span>`}</td>
       <td class="right" data-label="Changed"><${Ago} time=${task.updatedAt} /></td>

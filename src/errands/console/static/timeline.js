@@ -8,7 +8,7 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { Json, fileSize, visible } from "./parts.js";
 import { useWindowed } from "./windowed.js";
-import { duration, exact, millis, number, outcomeOf, plural } from "./words.js";
+import { duration, exact, millis, number, outcomeOf, plural, shortState, stateWords } from "./words.js";
 
 /** The rows of the strip, top to bottom, and the kinds of the filter. */
 export const LANES = [
@@ -18,7 +18,7 @@ export const LANES = [
 const NAMES = new Map(LANES);
 /** Time in which nothing begins or ends is folded when it is longer than this. */
 const IDLE = 60_000;
-const FOLD = 34, LABELS = 74, ROW = 16, PAD = 5, RIBBON = 18;
+const FOLD = 76, LABELS = 74, ROW = 16, PAD = 5, RIBBON = 18;
 
 // The axis
 
@@ -141,15 +141,15 @@ export function Strip({ timeline, end, selected, onSelect, cursor, range, onRang
         onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerLeave=${up} onClick=${pick}>
         <${Patterns} />
         ${(timeline.attempts ?? []).map((attempt) => html`<${Band} ...${{ attempt, x, from, to, height }} />`)}
+        ${axis.folds.map((fold) => html`
+          <g class="fold"><rect x=${labels + fold.x} y="0" width=${fold.size} height=${height - 13} />
+          <text x=${labels + fold.x + fold.size / 2} y="11" text-anchor="middle">⋯ ${duration(fold.to - fold.from)}</text>
+          <title>Nothing happened for ${duration(fold.to - fold.from)}</title></g>`)}
         ${lanes.map(({ lane, rows }, index) => html`
           ${labels > 0 && html`<text class="lane-name" x="0" y=${tops[index] + 11}>${NAMES.get(lane)}</text>`}
           <line class="lane-line" x1=${labels} x2=${width} y1=${tops[index] - 3} y2=${tops[index] - 3} />
           ${rows.map((row, at) => row.map((span) => html`
             <${Mark} key=${span.id} ...${{ span, x, from, to, y: tops[index] + at * ROW, chosen: span.id === selected, past: cursor !== null && span.at > cursor }} />`))}`)}
-        ${axis.folds.map((fold) => html`
-          <g class="fold"><rect x=${labels + fold.x} y=${RIBBON - 3} width=${fold.size} height=${height - RIBBON - 10} />
-          <text x=${labels + fold.x + fold.size / 2} y=${height - 2} text-anchor="middle">⋯ ${duration(fold.to - fold.from)}</text>
-          <title>Nothing happened for ${duration(fold.to - fold.from)}</title></g>`)}
         ${cursor !== null && cursor >= from && cursor <= to && html`
           <line class="cursor" x1=${x(cursor)} x2=${x(cursor)} y1="0" y2=${height - 12} />`}
         ${drag && html`<rect class="brush" x=${labels + Math.min(...drag)} y="0" width=${Math.abs(drag[1] - drag[0])} height=${height - 12} />`}
@@ -188,17 +188,23 @@ function Mark({ span, x, from, to, y, chosen, past }) {
   const { glyph, tone } = outcomeOf(span.outcome);
   const open = span.until === null && (span.outcome === "running" || span.outcome === "waiting" || span.outcome === "asked");
   const left = x(Math.max(span.at, from)), right = x(Math.min(span.until ?? (open ? to : span.at), to));
-  const waits = span.outcome === "waiting" || span.outcome === "asked" || (span.lane === "state" && /submitted|queued|required|waits/i.test(span.title));
-  const names = `mark tone-${tone} lane-${span.lane} ${waits ? "waits" : ""} ${chosen ? "chosen" : ""} ${past ? "past" : ""} ${span.problem ? "problem" : ""}`;
+  const waits = span.outcome === "waiting" || span.outcome === "asked" || (span.lane === "state" && /submitted|required/.test(span.detail?.state));
+  const state = span.lane === "state" ? `is-${shortState(span.detail?.state)}` : "";
+  const names = `mark tone-${tone} lane-${span.lane} ${state} ${waits ? "waits" : ""} ${chosen ? "chosen" : ""} ${past ? "past" : ""} ${span.problem ? "problem" : ""}`;
   const long = right - left >= 4;
   return html`
     <g class=${names} data-span=${span.id}>
-      <title>${span.title}${span.until !== null && span.until > span.at ? ` · ${duration(span.until - span.at)}` : ""}</title>
+      <title>${titleOf(span)}${span.until !== null && span.until > span.at ? ` · ${duration(span.until - span.at)}` : ""}</title>
       ${span.lane === "policy" || !long
         ? html`<rect class="target" x=${left - 6} y=${y - 1} width="12" height="14" /><text class="mark-glyph" x=${left} y=${y + 10} text-anchor="middle">${span.lane === "output" || span.lane === "message" ? "▪" : glyph}</text>`
         : html`<rect class="bar" x=${left} y=${y} width=${right - left} height="11" rx="2" />
-          ${right - left > 54 && html`<text class="bar-text" x=${left + 4} y=${y + 9}>${fitted(span.title, right - left)}</text>`}`}
+          ${right - left > 54 && html`<text class="bar-text" x=${left + 4} y=${y + 9}>${fitted(titleOf(span), right - left)}</text>`}`}
     </g>`;
+}
+
+/** Return the words of a span. */
+function titleOf(span) {
+  return span.lane === "state" && span.detail?.state ? stateWords(span.detail.state) : visible(span.title);
 }
 
 function fitted(text, width) {
@@ -271,7 +277,7 @@ function SpanRow({ span, start, end, titles, measure, chosen, open, onSelect, on
       <td>
         <button type="button" class="row-button" aria-expanded=${open} onClick=${toggle}>
           <span class="glyph" aria-hidden="true">${glyph}</span><span class="lane-tag">${NAMES.get(span.lane) ?? span.lane}</span>
-          <span class="title">${span.title}</span>${span.outcome !== "info" && span.outcome !== "ok" && html`<span class="outcome">${span.outcome}</span>`}
+          <span class="title">${titleOf(span)}</span>${span.outcome !== "info" && span.outcome !== "ok" && html`<span class="outcome">${span.outcome}</span>`}
         </button>
         ${open && html`<${Detail} span=${span} titles=${titles} onSelect=${onSelect} />`}
       </td>
@@ -285,7 +291,7 @@ function Detail({ span, titles, onSelect }) {
   const facts = Object.entries(span.detail ?? {}).filter(([, value]) => value !== null && value !== "" && value !== undefined);
   const causes = (span.causes ?? []).map((id) => titles.get(id)).filter(Boolean);
   const effects = [...titles.values()].filter((one) => (one.causes ?? []).includes(span.id));
-  const link = (one) => html`<li><button type="button" class="link" onClick=${() => onSelect(one.id)}>${one.title}</button></li>`;
+  const link = (one) => html`<li><button type="button" class="link" onClick=${() => onSelect(one.id)}>${titleOf(one)}</button></li>`;
   return html`
     <div class="detail">
       <dl class="facts">

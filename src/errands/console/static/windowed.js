@@ -7,6 +7,8 @@
 
 import { useLayoutEffect, useReducer, useRef } from "./vendor/preact.js";
 
+/** Lists with up to so many rows are mounted as a whole: the browser can search them. */
+const WHOLE = 100;
 /** How many pixels above and below the screen are mounted as well. */
 const MARGIN = 400;
 
@@ -48,9 +50,9 @@ export function useWindowed(count, usual, keyOf = (index) => index) {
 
   const heightOf = (index) => heights.current.get(keyOf(index)) ?? usual;
   let before = 0, first = 0;
-  while (first < count && before + heightOf(first) < view.current.top - MARGIN) before += heightOf(first++);
+  while (count > WHOLE && first < count && before + heightOf(first) < view.current.top - MARGIN) before += heightOf(first++);
   let last = first, mounted = before;
-  while (last < count && mounted < view.current.bottom + MARGIN) mounted += heightOf(last++);
+  while (last < count && (count <= WHOLE || mounted < view.current.bottom + MARGIN)) mounted += heightOf(last++);
   let after = 0;
   for (let index = last; index < count; index++) after += heightOf(index);
 

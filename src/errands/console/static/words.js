@@ -25,6 +25,11 @@ export function isTerminal(state) {
   return TERMINAL.includes(shortState(state));
 }
 
+/** Return the words of a state, such as `Waits for an answer`. */
+export function stateWords(state) {
+  return STATES[shortState(state)]?.says ?? shortState(state);
+}
+
 export function State({ state, asks = "" }) {
   const name = shortState(state);
   const { glyph, tone, says } = STATES[name] ?? { glyph: "·", tone: "quiet", says: name || "Unknown" };
@@ -72,8 +77,14 @@ export function Ago({ time, suffix = " ago" }) {
   const now = useNow(at !== null && Date.now() - at < 90_000 ? 1000 : 30_000);
   if (at === null) return html`<span class="muted">–</span>`;
   const age = Math.max(0, now - at);
-  const words = age < 1500 && suffix ? "just now" : duration(age < 60_000 ? Math.floor(age / 1000) * 1000 : age).replace(/(min|h|d) .*$/, "$1") + suffix;
+  const words = age < 1500 && suffix ? "just now" : aged(age) + suffix;
   return html`<time datetime=${new Date(at).toISOString()} title=${exact(at)}>${words}</time>`;
+}
+
+/** Return a length of time in whole units of one kind, for what is written again every second: `12 s`, `3 min`, `2 h`. */
+export function aged(ms) {
+  const found = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000]].find(([, size]) => ms >= size) ?? ["s", 1000];
+  return `${Math.floor(Math.max(0, ms) / found[1])} ${found[0]}`;
 }
 
 /** Return the exact local time with its zone, and the same in UTC. */
@@ -102,6 +113,8 @@ export function plural(count, word, words = `${word}s`) {
   return `${number(count)} ${count === 1 ? word : words}`;
 }
 
+/** Return the beginning and the end of an id: ids begin with the time, so what was made together differs at the end. */
 export function shortId(id) {
-  return String(id ?? "").length > 13 ? String(id).slice(0, 8) : String(id ?? "");
+  const text = String(id ?? "");
+  return text.length > 16 ? `${text.slice(0, 8)}…${text.slice(-4)}` : text;
 }
