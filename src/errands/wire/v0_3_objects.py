@@ -449,7 +449,7 @@ class Spelling:
             written["kind"] = kind
 
     def _write_part(self, part: dict[str, Any]) -> dict[str, Any]:
-        if len(part) == 1 and "text" in part:  # as almost every part
+        if len(part) == 1 and "text" in part:  # almost all parts
             self._add_kind(part, "text")
             return part
         metadata = part.get("metadata")
