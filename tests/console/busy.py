@@ -8,6 +8,9 @@ It also runs by itself, to look at the console:
 from __future__ import annotations
 
 import asyncio
+import threading
+
+from typing import Any
 
 from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, SkillConfig, TaskContext, Worker
 
@@ -27,9 +30,11 @@ class Busy(Worker):
 
     def __init__(self) -> None:
         #: A piece of `write` is written for each permit.
-        self.permits = asyncio.Semaphore(0)
-        #: Tasks that fail at their first attempt only.
-        self.failed: set[str] = set()
+        self._permits = threading.Semaphore(0)
+
+    def permit(self) -> None:
+        """Let one piece of `write` be written; from any thread."""
+        self._permits.release()
 
     async def handle(self, ctx: TaskContext) -> None:
         word, _, rest = ctx.user_text.partition(" ")
@@ -59,7 +64,7 @@ class Busy(Worker):
     async def _write(self, ctx: TaskContext) -> None:
         async with ctx.artifact(name="story") as story:
             for number in range(3):
-                await self.permits.acquire()
+                await asyncio.to_thread(self._permits.acquire)
                 await story.write(f"piece {number}. ")
         await ctx.complete()
 
@@ -79,7 +84,7 @@ class Busy(Worker):
         await ctx.fail(" ".join(HOSTILE))
 
 
-def busy_server(worker: Busy | None = None, **options: object) -> A2AServer:
+def busy_server(worker: Busy | None = None, **options: Any) -> A2AServer:
     """Return a server of the busy agent, whose card is hostile, too."""
     return A2AServer(
         worker=worker or Busy(),
