@@ -159,6 +159,9 @@ class TimelineFold:
         self._senders: dict[str, RequestOptions] = {}
         self._children: dict[str, None] = {}
         self._hidden: Counter[str] = Counter()
+        #: How many spans of each lane an event has led to.
+        self._numbers: Counter[Lane] = Counter()
+        self._numbered = -1
         self._version = 0
         self._start: int | None = None
         self._end = 0
@@ -525,7 +528,7 @@ class TimelineFold:
         at = event.at if at is None else at
         attempt = self._attempts[-1].attempt if number is None and self._attempts else number or 0
         span = Span(
-            id=f"{event.version}-{lane}",
+            id=self._new_id(event, lane),
             lane=lane,
             first=event.version,
             last=event.version,
@@ -538,12 +541,19 @@ class TimelineFold:
             causes=list(causes),
             attempt=attempt,
         )
-        if self._spans and self._spans[-1].id.startswith(span.id):
-            span.id = f"{span.id}-{len(self._spans)}"  # several messages of one event
         self._spans.append(span)
         if len(self._spans) > 2 * MAX_SPANS:
             self._fold_oldest(MAX_SPANS)
         return span
+
+    def _new_id(self, event: Event, lane: Lane) -> str:
+        """Return an id that the same span has whenever the log is read: an event may lead to several."""
+        if event.version != self._numbered:
+            self._numbered = event.version
+            self._numbers.clear()
+        self._numbers[lane] += 1
+        number = self._numbers[lane]
+        return f"{event.version}-{lane}" if number == 1 else f"{event.version}-{lane}-{number}"
 
     def _fold_oldest(self, keep: int) -> None:
         """Fold spans until there are no more than `keep`: problems, attempts and what is still open come last."""
@@ -649,7 +659,7 @@ def _verdict(outcome: str) -> tuple[Outcome, bool]:
 
 def _weight(span: Span) -> int:
     """Return how much it matters that a span is shown by itself."""
-    return (span.until is None) + 2 * (span.lane in ("attempt", "state")) + 4 * span.problem
+    return (span.until is None) + 2 * (span.lane in ("attempt", "state", "message", "people")) + 4 * span.problem
 
 
 def _remember(known: dict[K, V], key: K, value: V) -> None:

@@ -178,10 +178,16 @@ export const PROTOCOLS = {
   },
 };
 
+/** Extensions that the agent requires of its clients. The console leaves what they change to the agent. */
+const required = (card.capabilities?.extensions ?? []).filter((one) => one.required).map((one) => one.uri);
+
 /** Return a JSON-RPC request as it is sent: `{headers, body}`. */
 export function envelope(operation, params, protocol = "1.0") {
   return {
-    headers: { "content-type": "application/json", "a2a-version": protocol },
+    headers: {
+      "content-type": "application/json", "a2a-version": protocol,
+      ...(required.length > 0 ? { "a2a-extensions": required.join(", ") } : {}),
+    },
     body: JSON.stringify({ jsonrpc: "2.0", id: newId(), method: PROTOCOLS[protocol][operation], params }),
   };
 }

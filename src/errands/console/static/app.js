@@ -302,7 +302,7 @@ function App() {
     <a class="skip" href="#main">Skip to the content</a>
     <div class=${`frame at-${current?.split("/").pop() ?? "nowhere"}`}>
       <nav class="rail" aria-label="Pages">
-        <${Link} to="" class="brand"><span class="brand-mark" aria-hidden="true"></span><span class="brand-name">${card.name}</span></${Link}>
+        <${Link} to="" class="brand"><svg class="brand-mark" viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="8" /><path d="M9 10h14M9 16h9M9 22h14" /></svg><span class="brand-name">${card.name}</span></${Link}>
         <ul>
           ${PAGES.filter((row) => row.title).map((row) => html`
             <li><${Link} to=${`/${row.path}`} class="rail-link" aria-current=${row.path === current ? "page" : undefined} title=${`${row.title} (g ${row.key})`}>

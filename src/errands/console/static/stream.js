@@ -151,6 +151,10 @@ export function keepOpen({ open, onEvents, onState = () => {}, isOver = () => tr
         if (closed) return;
         problem = error;
       }
+      if (problem === null) {
+        await pause(SOONEST);
+        continue;
+      }
       if (isPaused) {
         onState("paused");
         await pause(null);
