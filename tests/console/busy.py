@@ -73,7 +73,7 @@ class Busy(Worker):
             for number in range(count):
                 await log.write(f"line {number} of {count}\n")
                 if number % 100 == 99:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.02)
         await ctx.complete()
 
     async def _be_hostile(self, ctx: TaskContext) -> None:

@@ -5,7 +5,7 @@ import { get, post, root } from "./api.js";
 import { Link, go, useKeys, useQuery } from "./app.js";
 import { fold } from "./fold.js";
 import { follow } from "./stream.js";
-import { Parts, copyText, fileSize } from "./parts.js";
+import { Part, Parts, copyText, fileSize } from "./parts.js";
 import { Failure } from "./polling.js";
 import { Replay, useLog } from "./replay.js";
 import { ReviewForm } from "./reviews.js";
@@ -14,6 +14,9 @@ import { SpanList, Strip } from "./timeline.js";
 import { Ago, State, aged, duration, isTerminal, millis, number, plural, shortId, shortState, useNow } from "./words.js";
 
 const TABS = [["timeline", "Timeline"], ["conversation", "Conversation"], ["artifacts", "Artifacts"], ["raw", "Raw"]];
+
+/** Texts with more characters are shown in part, so that they may grow fast. */
+const LONG = 20_000;
 
 /**
  * Follow a task: `{row, task, timeline, error, live, newest}`.
@@ -343,7 +346,20 @@ function Artifacts({ task, live }) {
         <section class="artifact" key=${artifact.artifactId} aria-label=${`Artifact ${artifact.name || artifact.artifactId}`}>
           <h3>${artifact.name || artifact.artifactId} <span class="muted">${fileSize(size)}, ${plural(artifact.parts.length, "part")}</span></h3>
           ${artifact.description && html`<p class="muted">${artifact.description}</p>`}
-          <${Parts} parts=${artifact.parts} isOpen=${live} />
+          ${artifact.parts.map((part, index) => (part.text?.length > LONG
+            ? html`<${LongText} key=${index} text=${part.text} live=${live} />`
+            : html`<${Part} key=${index} part=${part} isOpen=${live && index === artifact.parts.length - 1} />`))}
         </section>`;
     })}</div>`;
+}
+
+/** The end of a text that grows, or the beginning of one that does not, until all of it is asked for. */
+function LongText({ text, live }) {
+  const [whole, setWhole] = useState(false);
+  const rest = number(text.length - LONG);
+  const hidden = html`<p class="muted">${rest} ${live ? "earlier" : "more"} characters. <button type="button" class="small" onClick=${() => setWhole(true)}>Show everything</button></p>`;
+  return html`
+    ${!whole && live && hidden}
+    <pre class="plain-text" tabindex="0">${whole ? text : live ? text.slice(-LONG) : text.slice(0, LONG)}</pre>
+    ${!whole && !live && hidden}`;
 }
