@@ -3,6 +3,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { get, post, root } from "./api.js";
 import { Link, useKeys, useQuery } from "./app.js";
+import { visible } from "./parts.js";
 import { Failure, usePolled } from "./polling.js";
 import { useWindowed } from "./windowed.js";
 import { Ago, State, isTerminal, plural, shortId } from "./words.js";
@@ -173,9 +174,9 @@ function Row({ task, index, wide, several, measure, current, chosen, toggle, foc
       <td class="check-cell"><input type="checkbox" aria-label=${`Select task ${shortId(task.id)}`} checked=${chosen} onChange=${() => toggle(task.id)} /></td>
       <td><${State} state=${task.state} asks=${task.asks} />${task.cancelRequested && !isTerminal(task.state) ? html`<span class="note">cancel requested</span>` : null}</td>
       <td class="main-cell">
-        <${Link} to=${`tasks/${encodeURIComponent(task.id)}`} class="row-link">${task.words || html`<i>no text</i>`}</${Link}>
+        <${Link} to=${`tasks/${encodeURIComponent(task.id)}`} class="row-link">${visible(task.words) || html`<i>no text</i>`}</${Link}>
         <span class="sub"><code>${shortId(task.id)}</code>${task.asks ? html` · asks ${task.asks}` : null}
-          ${task.reason && html` <span class=${`reason ${isTerminal(task.state) ? "" : "tone-asks"}`} title=${task.reason}>${task.reason}</span>`}</span>
+          ${task.reason && html` <span class=${`reason ${isTerminal(task.state) ? "" : "tone-asks"}`} title=${visible(task.reason)}>${visible(task.reason)}</span>`}</span>
       </td>
       ${several && html`<td data-label="Agent">${task.agent}</td>`}
       ${wide && html`<td data-label="Owner">${task.owner || html`<span class="muted">anonymous</span>`}</td>`}

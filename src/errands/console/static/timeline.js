@@ -109,6 +109,8 @@ export function Strip({ timeline, end, selected, onSelect, cursor, range, onRang
   const lanes = stack(spans, to);
   let height = RIBBON;
   const tops = lanes.map(({ rows }) => { const top = height; height += rows.length * ROW + PAD; return top; });
+  if (axis.folds.length) height += 14;
+  const foot = height;
   height += 16;
 
   const place = (event) => event.clientX - event.currentTarget.getBoundingClientRect().left - labels;
@@ -142,8 +144,8 @@ export function Strip({ timeline, end, selected, onSelect, cursor, range, onRang
         <${Patterns} />
         ${(timeline.attempts ?? []).map((attempt) => html`<${Band} ...${{ attempt, x, from, to, height }} />`)}
         ${axis.folds.map((fold) => html`
-          <g class="fold"><rect x=${labels + fold.x} y="0" width=${fold.size} height=${height - 13} />
-          <text x=${labels + fold.x + fold.size / 2} y="11" text-anchor="middle">⋯ ${duration(fold.to - fold.from)}</text>
+          <g class="fold"><rect x=${labels + fold.x} y="0" width=${fold.size} height=${foot} />
+          <text x=${labels + fold.x + fold.size / 2} y=${foot - 4} text-anchor="middle">⋯ ${duration(fold.to - fold.from)}</text>
           <title>Nothing happened for ${duration(fold.to - fold.from)}</title></g>`)}
         ${lanes.map(({ lane, rows }, index) => html`
           ${labels > 0 && html`<text class="lane-name" x="0" y=${tops[index] + 11}>${NAMES.get(lane)}</text>`}
@@ -277,7 +279,7 @@ function SpanRow({ span, start, end, titles, measure, chosen, open, onSelect, on
       <td>
         <button type="button" class="row-button" aria-expanded=${open} onClick=${toggle}>
           <span class="glyph" aria-hidden="true">${glyph}</span><span class="lane-tag">${NAMES.get(span.lane) ?? span.lane}</span>
-          <span class="title">${titleOf(span)}</span>${span.outcome !== "info" && span.outcome !== "ok" && html`<span class="outcome">${span.outcome}</span>`}
+          <span class="title">${titleOf(span)}</span>${!["info", "ok"].includes(span.outcome) && span.lane !== "state" && html`<span class="outcome">${span.outcome}</span>`}
         </button>
         ${open && html`<${Detail} span=${span} titles=${titles} onSelect=${onSelect} />`}
       </td>
