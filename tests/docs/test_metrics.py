@@ -63,8 +63,9 @@ def nodes(expression: Any) -> Iterator[Any]:
         yield from nodes(argument)
 
 
-def metric_of(series: str) -> Metric:
+def metric_of(series: str | None) -> Metric:
     """The metric that a time series belongs to: a histogram has three."""
+    assert series is not None
     if series in METRICS:
         assert METRICS[series].kind != "histogram", f"{series} is a histogram"
         return METRICS[series]

@@ -151,7 +151,9 @@ async def echo(text: str) -> str:
 
 @pytest.mark.parametrize("how", ["option", "variable"])
 def test_errands_serve_writes_json_from_the_first_line(tmp_path: Path, how: str) -> None:
-    options, settings = (["--log-format", "json"], {}) if how == "option" else ([], {"log_format": "json"})
+    options, settings = [], dict[str, Any](log_format="json")
+    if how == "option":
+        options, settings = ["--log-format", "json"], {}
     with Served(write(tmp_path, _LOGGING), *options, cwd=tmp_path, **settings) as server:
         task = httpx.post(f"{server.url}/message:send", json={"message": message("hi")}, timeout=None).json()["task"]
         lines = [json.loads(line) for line in server.stop().stderr.splitlines()]
