@@ -117,14 +117,22 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     buckets: tuple[int, ...] = ()
 
 
+class RequestSeconds(dict[tuple[str, str], Histogram]):
+    """Histograms that are made when they are first asked for: one call less for each request."""
+
+    def __missing__(self, key: tuple[str, str]) -> Histogram:
+        histogram = self[key] = Histogram(SECONDS_BOUNDS)
+        return histogram
+
+
 class Figures:
     """The counts of one process since its start."""
 
     def __init__(self, commits: CommitCounts | None = None) -> None:
         #: What the engine counts.
         self._commits = commits
-        #: By operation and binding.
-        self._answered: dict[tuple[str, str], Histogram] = {}
+        #: The seconds of requests that were answered without an error, by operation and binding.
+        self.answered = RequestSeconds()
         #: By operation, binding and reason.
         self._refused: dict[tuple[str, str, str], int] = {}
         #: By agent.
@@ -140,13 +148,6 @@ class Figures:
         self.measured: dict[str, float | None] = {}
 
     # Counting
-
-    def answered(self, operation: str, binding: str, seconds: float) -> None:
-        """Count a request that was answered without an error."""
-        histogram = self._answered.get((operation, binding))
-        if histogram is None:
-            histogram = self._answered[operation, binding] = Histogram(SECONDS_BOUNDS)
-        histogram.observe(seconds)
 
     def refused(self, operation: str, binding: str, error: A2AError) -> None:
         """Count a request that was answered with an error."""
@@ -221,7 +222,7 @@ class Figures:
 
     def _of_requests(self) -> Iterator[Sample]:
         by_operation: dict[str, Histogram] = {}
-        for (operation, binding), histogram in self._answered.items():
+        for (operation, binding), histogram in self.answered.items():
             labels = {"operation": operation, "binding": binding, "outcome": "ok"}
             yield Sample("errands_requests_total", labels, sum(histogram.counts))
             whole = by_operation.setdefault(operation, Histogram(SECONDS_BOUNDS))
