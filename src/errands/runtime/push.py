@@ -296,7 +296,8 @@ class PushSender:
         pause = min(FIRST_PAUSE * 2.0 ** min(attempts, 30), LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311
         if self._figures is not None:
             self._figures.attempted_delivery("dead" if dead else "failed")
-        log = logger.error if dead else logger.info
+        # One line for a webhook that is given up. Clients could fill the log with those that are tried again.
+        log = logger.error if dead else logger.debug
         log(
             "the webhook %s of task %s at %s %s: %s",
             config.id,

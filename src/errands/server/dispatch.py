@@ -144,7 +144,7 @@ class Dispatcher:
 
     async def dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:
         """Return the operation's result: a model, or an `EventStream`. Raises only `A2AError`."""
-        began = monotonic()
+        began = 0.0 if self._figures is None else monotonic()
         try:
             extensions: list[str] = []
             if self._required or not _EXTENSION_HEADERS.isdisjoint(exchange.headers):
@@ -168,7 +168,7 @@ class Dispatcher:
         except Exception as error:
             raise client_error(error, operation.name) from None
         if self._figures is not None:
-            self._figures.answered(operation.name, exchange.binding, monotonic() - began)
+            self._figures.answered[operation.name, exchange.binding].observe(monotonic() - began)
         return result
 
     def refused(self, operation: Operation | None, exchange: IncomingRequest, error: errors.A2AError) -> None:
@@ -340,11 +340,10 @@ class Dispatcher:
 
         The method or path decides between the versions that are served. Patch numbers are ignored.
         """
-        if exchange.headers.get(b"a2a-version") in self._versions:
+        named = exchange.headers.get(b"a2a-version")
+        if named in self._versions or (named is None and not exchange.scope["query_string"]):
             return
-        asked = exchange.header(b"a2a-version") or (
-            exchange.query.get("A2A-Version", "") if exchange.scope["query_string"] else ""
-        )
+        asked = exchange.header(b"a2a-version") or exchange.query.get("A2A-Version", "")
         if asked and ".".join(asked.split(".")[:2]) not in self.routes.versions:
             supported = ", ".join(self.routes.versions)
             raise errors.VersionNotSupportedError(
