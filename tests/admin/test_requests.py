@@ -26,7 +26,7 @@ class FromElsewhere(httpx.AsyncBaseTransport):
     """Requests from another machine."""
 
     def __init__(self, server: A2AServer) -> None:
-        self._inner = InProcessTransport(self._app)
+        self._inner = InProcessTransport(self._app)  # type: ignore[arg-type]
         self._server = server
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:

@@ -462,7 +462,7 @@ class WorkerPool:
                 # A cancel may have been requested before there was a turn to tell.
                 if stored.head.cancel_requested or execution.cancel_requested:
                     self._signal_cancel(execution)
-                began = monotonic()
+                began = 0.0 if handler.seconds is None else monotonic()
                 goes_on = await handler.run(turn)
                 if handler.seconds is not None:
                     handler.seconds.observe(monotonic() - began)

@@ -144,7 +144,7 @@ class Dispatcher:
 
     async def dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:
         """Return the operation's result: a model, or an `EventStream`. Raises only `A2AError`."""
-        began = monotonic()
+        began = 0.0 if self._figures is None else monotonic()
         try:
             extensions: list[str] = []
             if self._required or not _EXTENSION_HEADERS.isdisjoint(exchange.headers):
@@ -168,7 +168,7 @@ class Dispatcher:
         except Exception as error:
             raise client_error(error, operation.name) from None
         if self._figures is not None:
-            self._figures.answered(operation.name, exchange.binding, monotonic() - began)
+            self._figures.answered[operation.name, exchange.binding].observe(monotonic() - began)
         return result
 
     def refused(self, operation: Operation | None, exchange: IncomingRequest, error: errors.A2AError) -> None:
