@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-
 from typing import Any
 
 from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, SkillConfig, TaskContext, Worker
@@ -55,7 +54,9 @@ class Busy(Worker):
         elif word == "fail":
             await ctx.fail(rest or "The printer is on fire")
         elif word == "ask":
-            await ctx.request_input("Which colour?", schema={"type": "object", "properties": {"colour": {"type": "string"}}})
+            await ctx.request_input(
+                "Which colour?", schema={"type": "object", "properties": {"colour": {"type": "string"}}}
+            )
         elif word == "hostile":
             await self._be_hostile(ctx)
         else:
@@ -94,9 +95,15 @@ def busy_server(worker: Busy | None = None, **options: Any) -> A2AServer:
             capabilities=CapabilitiesConfig(streaming=True, push_notifications=True),
             skills=[
                 SkillConfig(
-                    id="echo", name="Echo", description="Says it again.", tags=["text"], examples=["hello", "fail loudly"]
+                    id="echo",
+                    name="Echo",
+                    description="Says it again.",
+                    tags=["text"],
+                    examples=["hello", "fail loudly"],
                 ),
-                SkillConfig(id="hostile", name=HOSTILE[0], description=HOSTILE[1], tags=[HOSTILE[2]], examples=[HOSTILE[3]]),
+                SkillConfig(
+                    id="hostile", name=HOSTILE[0], description=HOSTILE[1], tags=[HOSTILE[2]], examples=[HOSTILE[3]]
+                ),
             ],
         ),
         **options,

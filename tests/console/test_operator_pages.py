@@ -79,6 +79,11 @@ def send(url: str, text: str, *, wait: bool = True, **configuration: object) -> 
     return found
 
 
+def ask(url: str, **body: object) -> None:
+    """Send a request to the operator API."""
+    httpx.post(url, json=body, timeout=60).raise_for_status()
+
+
 # Tasks
 
 
@@ -149,7 +154,13 @@ async def test_the_timeline_has_the_model_calls_tools_and_decisions_of_an_agent(
     task = send(support, "I want a refund for A-17")
     page = await visit(at_support, f"/console/tasks/{task}")
     list_ = page.locator("table.spans")
-    for text in ("asks for orders", 'orders({"number":"A-17"', "refunds_pay", "guardrails.before[0] passed", "support answers"):
+    for text in (
+        "asks for orders",
+        'orders({"number":"A-17"',
+        "refunds_pay",
+        "guardrails.before[0] passed",
+        "support answers",
+    ):
         await expect(list_.locator("tr", has_text=text).first).to_be_visible()
     assert await page.locator("svg.outline [data-span]").count() >= 10
     await expect(page.locator(".costs")).to_contain_text("Tokens")
@@ -305,11 +316,13 @@ async def test_the_agent_page_has_the_card_its_check_the_skills_and_the_policy(a
     await expect(page.locator("h1")).to_have_text("support")
     await expect(page.get_by_role("region", name="Check")).to_contain_text("The card is valid")
     policy = page.get_by_role("region", name="Policy")
-    await expect(policy).to_contain_text("size(part.text) < 4000")
+    await expect(policy).to_contain_text("input.amount <= 100 || review('supervisor@example.com')")
     await expect(policy).to_contain_text("Max turns 20")
     await page.get_by_role("button", name="Show the JSON").click()
     await expect(page.get_by_role("region", name="Raw card")).to_contain_text('"supportedInterfaces"')
-    await expect(page.get_by_role("link", name="Try support")).to_have_attribute("href", re.compile(r"/chat\?text=support$"))
+    await expect(page.get_by_role("link", name="Try support")).to_have_attribute(
+        "href", re.compile(r"/chat\?text=support$")
+    )
 
 
 async def test_charts_have_figures_and_a_table_twin(at_busy: Tab, busy: str) -> None:
@@ -328,7 +341,7 @@ async def test_a_running_turn_is_listed_with_its_process(at_busy: Tab, busy: str
     page = await visit(at_busy, "/console/ops")
     running = page.get_by_role("region", name="Running now")
     await expect(running).to_contain_text(task[-4:])
-    httpx.post(f"{busy}/admin/tasks/{task}/cancel", json={})
+    ask(f"{busy}/admin/tasks/{task}/cancel")
     await expect(running).not_to_contain_text(task[-4:])
 
 
@@ -374,7 +387,7 @@ async def test_hostile_text_is_shown_as_text_on_every_page(at_busy: Tab, busy: s
     for name in ("Conversation", "Artifacts", "Raw"):
         await page.get_by_role("navigation", name="Parts of the task").get_by_role("button", name=name).click()
         await expect(page.locator("main")).to_contain_text("window.hacked = 1")
-    assert await page.evaluate("document.querySelectorAll('main script, main img, main a[href^=javascript]').length") == 0
+    await expect(page.locator("main script, main img, main a[href^=javascript]")).to_have_count(0)
 
 
 # Accessibility
@@ -401,6 +414,6 @@ async def test_axe_finds_nothing_serious_in_both_themes(browser: Browser, axe: s
                     await page.emulate_media(color_scheme=theme, reduced_motion="reduce")
                     if problems := await serious_problems(page, axe):
                         found[path, theme] = problems
-    httpx.post(f"{busy}/admin/tasks/{holding}/cancel", json={})
-    httpx.post(f"{support}/admin/reviews/{review}", json={"approved": False, "comment": ""})
+    ask(f"{busy}/admin/tasks/{holding}/cancel")
+    ask(f"{support}/admin/reviews/{review}", approved=False)
     assert found == {}
