@@ -23,11 +23,13 @@
 import { card, get, isSignedIn, onSignIn, root, signIn, signInWays, version } from "./api.js";
 import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useReducer, useRef, useState } from "./vendor/preact.js";
 
+const chat = () => import("./chat.js");
+
 /** Every page: its address below the mount point, its module, and where it stands in the navigation. */
 const PAGES = [
   { path: "console", load: () => import("./overview.js"), title: "Overview", icon: "home", key: "h" },
-  { path: "chat", load: () => import("./chat.js"), title: "Chat", icon: "chat", key: "c" },
-  { path: "chat/:context", load: () => import("./chat.js"), parent: "chat" },
+  { path: "chat", load: chat, title: "Chat", icon: "chat", key: "c" },
+  { path: "chat/:context", load: chat, parent: "chat" },
   { path: "console/tasks", load: () => import("./tasks.js"), title: "Tasks", icon: "list", key: "t" },
   { path: "console/tasks/:id", load: () => import("./task.js"), parent: "console/tasks" },
   { path: "console/reviews", load: () => import("./reviews.js"), title: "Reviews", icon: "review", key: "r" },

@@ -81,7 +81,8 @@ export class Conversation {
   async load() {
     this.state = "loading";
     try {
-      const { tasks = [], nextPageToken } = await call("list", { contextId: this.contextId, pageSize: SHOWN, includeArtifacts: true });
+      const wanted = { contextId: this.contextId, pageSize: SHOWN, includeArtifacts: true };
+      const { tasks = [], nextPageToken } = await retried(() => call("list", wanted), () => this.#isClosed);
       if (this.#isClosed) return;
       this.hasMore = Boolean(nextPageToken);
       for (const task of tasks.toReversed()) this.#keep(task);
@@ -180,7 +181,7 @@ export class Conversation {
   async #postOnce(entry) {
     try {
       const params = { message: entry.message, configuration: { returnImmediately: true } };
-      const { task, message } = await retried(() => call("send", params));
+      const { task, message } = await retried(() => call("send", params), () => this.#isClosed);
       if (this.#isClosed) return;
       if (task) {
         this.#accepted(entry.message, task.id);
@@ -253,7 +254,7 @@ export class Conversation {
         after: 0,
         onEvent: (event) => {
           if (event.leftOut) this.#refresh(id);
-          else this.#logged(id, event);
+          else if (event.version > 0) this.#logged(id, event);
         },
         onGap: () => this.#refresh(id),
         isOver: () => this.#isOver(id),
@@ -409,12 +410,12 @@ export class Conversation {
 }
 
 /** Call until it succeeds or fails for good, with a growing pause in between. */
-async function retried(operation) {
+async function retried(operation, isGivenUp) {
   for (let pause = 500; ; pause *= 2) {
     try {
       return await operation();
     } catch (error) {
-      if (!(error instanceof ApiError) || !error.isTemporary || pause > 8000) throw error;
+      if (isGivenUp() || !(error instanceof ApiError) || !error.isTemporary || pause > 8000) throw error;
       await new Promise((resolve) => setTimeout(resolve, Math.max(pause, error.retryAfter * 1000)));
     }
   }

@@ -176,8 +176,8 @@ export function keepOpen({ open, onEvents, onState = () => {}, isOver = () => tr
 /**
  * Follow a stream of the operator API behind version `after`, and return `{close}`.
  *
- * `onEvent` is called with each event as the API writes it, with its `version`; `onGap` with the state that replaces
- * events that are no longer kept. `signal` closes it, too.
+ * `onEvent` is called with each event as the API writes it. Its `version` is 0 at the end of the log. `onGap` is called
+ * with what the API says about events that are no longer kept. `signal` closes the stream, too.
  */
 export function follow(path, { after = null, signal, onEvent, onGap = () => {}, onState, isOver }) {
   const stream = keepOpen({
