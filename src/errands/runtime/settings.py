@@ -70,6 +70,9 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: Seconds for which code may hold the event loop before a warning in the log names it. None: no warnings.
     loop_hold_warning: Interval | None = 0.25
 
+    #: Whether traces are recorded with OpenTelemetry, whose SDK the program brings. Needs `errands[otel]`.
+    otel: Flag = False
+
     #: Whether the audit trail has who sent each message and each cancel, and from which address; and looks at tasks of
     #: other owners, transfers of files, changes of webhooks, and requests that were denied.
     audit: Flag = False

@@ -345,6 +345,8 @@ class A2AServer:
         if settings.role is not ServerRole.ALL:
             configuration.check_shared(engine, f"a process with the role {settings.role} and the others")
         async with AsyncExitStack() as stack:
+            if settings.otel:
+                stack.enter_context(configuration.load_telemetry()())
             await self._deps.startup()
             stack.push_async_callback(self._deps.shutdown)
             self.engine = await stack.enter_async_context(engine)
