@@ -18,7 +18,16 @@ from uvicorn.supervisors import ChangeReload
 
 from errands.cli.failures import UsageError, command
 from errands.cli.http_connections import HttpConnection
-from errands.cli.http_server import AgentServer, LogLevel, ManifestReload, OnReady, bind, configure_logging, shared_port
+from errands.cli.http_server import (
+    AgentServer,
+    LogFormat,
+    LogLevel,
+    ManifestReload,
+    OnReady,
+    bind,
+    configure_logging,
+    shared_port,
+)
 from errands.cli.printing import clean, one_line, out
 from errands.cli.supervisor import Supervisor
 from errands.cli.target import ManifestOptions, ServeTarget, load_server
@@ -110,6 +119,9 @@ def serve(
     log_level: Annotated[
         LogLevel | None, Option(help="The log level; debug shows every request.", show_default="info")
     ] = None,
+    log_format: Annotated[
+        LogFormat | None, Option(help="The form of log lines.", show_default="ERRANDS_LOG_FORMAT, else text")
+    ] = None,
 ) -> None:
     """Serve an agent over HTTP.
 
@@ -148,7 +160,7 @@ def serve(
     greet = functools.partial(_greet, host_port(callable_host(bound_host), bound_port))
     manifest = ManifestOptions(agent, model, tool_settings)
     tls = {"tls_certificate": tls_certificate, "tls_key": tls_key, "tls_client_ca": tls_client_ca}
-    load = LoadServer(target, storage, manifest, policy, auth, tls, role, host, grpc_port, log_level)
+    load = LoadServer(target, storage, manifest, policy, auth, tls, role, host, grpc_port, log_level, log_format)
     if workers > 1:
         with shared_port(host, grpc_port) as bound_grpc_port:
             load = replace(load, grpc_port=bound_grpc_port, shares_port=True)
@@ -176,12 +188,13 @@ class LoadServer:
     host: str
     grpc_port: int | None
     log_level: LogLevel | None
+    log_format: LogFormat | None
     shares_port: bool = False
 
     def __call__(self) -> A2AServer:
-        configure_logging(self.log_level)
+        configure_logging(self.log_level, self.log_format)
         server = load_server(self.target, self.storage, self.manifest)
-        server.use_settings(role=self.role, log_level=self.log_level, **self.tls)
+        server.use_settings(role=self.role, log_level=self.log_level, log_format=self.log_format, **self.tls)
         if self.grpc_port is not None:
             server.use_settings(grpc_host=self.host, grpc_port=self.grpc_port)
         if self.policy is not None:

@@ -44,6 +44,8 @@ class Handler:
         self.agent = agent
         self.journal = journal
         self._blobs = journal.blobs
+        #: Where the seconds of turns are counted, if they are.
+        self.seconds = None if journal.figures is None else journal.figures.turns(agent)
         self.oversight = oversight
         #: See `Worker.chooses_reply`.
         self.chooses_reply = worker.chooses_reply
@@ -205,7 +207,8 @@ async def _failed(turn: Turn, error: Exception) -> None:
             return
     reference = secrets.token_hex(4)
     turn.problem = type(error).__name__
-    logger.error("handler of task %s failed [%s]", turn.task_id, reference, exc_info=error)
+    known = {"correlation": reference}
+    logger.error("handler of task %s failed [%s]", turn.task_id, reference, exc_info=error, extra=known)
     await turn.give_up(f"The agent failed unexpectedly (reference {reference}).")
 
 

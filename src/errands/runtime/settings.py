@@ -52,6 +52,8 @@ Flag = Annotated[bool, Meta(description="true or false")]
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 LogLevel = Annotated[str, Meta(pattern=f"^(?i:{'|'.join(_LEVELS)})$", description="one of " + ", ".join(_LEVELS))]
 
+LogFormat = Annotated[str, Meta(pattern="^(text|json)$", description="text or json")]
+
 
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Settings of a server, grouped by the part that uses them.
@@ -67,9 +69,15 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     role: Role = ServerRole.ALL
     #: Level of the `errands` logger.
     log_level: LogLevel | None = None
+    #: The form of log lines: `text` leaves it to the program, `json` writes an object on each line.
+    log_format: LogFormat = "text"
     #: Seconds for which code may hold the event loop before a warning in the log names it. None: no warnings.
     loop_hold_warning: Interval | None = 0.25
 
+    #: Whether requests, tasks and turns are counted, for `/metrics` and for operators.
+    metrics: Flag = True
+    #: Whether everyone who reaches the server may read `/metrics`, and not only operators.
+    metrics_public: Flag = False
     #: Whether traces are recorded with OpenTelemetry, whose SDK the program brings. Needs `errands[otel]`.
     otel: Flag = False
 

@@ -53,6 +53,8 @@ class IncomingRequest:
     extra_headers: list[Header]
     #: Whether this client's subscriptions end when the task pauses. Set from its dialect.
     ends_at_pause = False
+    #: What carries it, as metrics call it.
+    binding = "jsonrpc"
     #: The envelope that head-only middleware has filled in; None until that middleware has run.
     envelope: RequestEnvelope | None = None
     #: Whom the request is counted for, once it has been counted.

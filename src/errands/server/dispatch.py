@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from itertools import takewhile
+from time import monotonic
 from typing import Any
 
 from errands import errors, tracing
@@ -18,6 +19,7 @@ from errands.model.requests import SendMessageRequest, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
 from errands.runtime import validation
 from errands.runtime.call import CallContext
+from errands.runtime.figures import UNKNOWN, Figures
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
 from errands.runtime.quotas import OpenStreams, RequestRate
 from errands.runtime.settings import Settings
@@ -60,7 +62,9 @@ class Dispatcher:
         authorization: Authorization | None = None,
         blobs: BlobAddresses | None = None,
         audit: AccessAudit | None = None,
+        figures: Figures | None = None,
     ) -> None:
+        self._figures = figures
         self.routes = routes
         self._blobs = blobs
         self._audit = audit
@@ -155,6 +159,7 @@ class Dispatcher:
             operation.name,
             parent=trace_context(exchange),
             agent=self._card.name,
+            binding=exchange.binding,
             protocol=exchange.protocol,
             task=task_of(request) or None,
         )
@@ -162,7 +167,8 @@ class Dispatcher:
             with span.active():
                 result = await self._dispatch(operation, request, exchange)
         except errors.A2AError as error:
-            span.fail(error.reason, is_fault=STATUS[error.reason].http >= 500)
+            status = STATUS.get(error.reason)
+            span.fail(error.reason, is_fault=status is None or status.http >= 500)
             span.end()
             raise
         except BaseException:
@@ -178,26 +184,37 @@ class Dispatcher:
         return result
 
     async def _dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:
+        began = monotonic()
         try:
             extensions: list[str] = []
             if self._required or not _EXTENSION_HEADERS.isdisjoint(exchange.headers):
                 extensions = self._check_extensions(operation, exchange)
             if self._middlewares:
-                return await self._through_middleware(operation, request, extensions, exchange)
-            call = CallContext(self._default_scope, extensions)
-            if request.tenant:
-                call.scope, call.names_tenant = Scope(request.tenant, "", self._card.name), True
-            if self._audit is not None:
-                await self._audit.admit(operation, request, call, exchange)
-            if self._blobs is None:
-                return await self._perform(operation, request, call, exchange)
-            return await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
+                result = await self._through_middleware(operation, request, extensions, exchange)
+            else:
+                call = CallContext(self._default_scope, extensions)
+                if request.tenant:
+                    call.scope, call.names_tenant = Scope(request.tenant, "", self._card.name), True
+                if self._audit is not None:
+                    await self._audit.admit(operation, request, call, exchange)
+                if self._blobs is None:
+                    result = await self._perform(operation, request, call, exchange)
+                else:
+                    result = await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
         except errors.A2AError as error:
             if self._audit is not None:
                 await self._audit.deny(operation.name, request, exchange, error)
             raise
         except Exception as error:
             raise client_error(error, operation.name) from None
+        if self._figures is not None:
+            self._figures.answered(operation.name, exchange.binding, monotonic() - began)
+        return result
+
+    def refused(self, operation: Operation | None, exchange: IncomingRequest, error: errors.A2AError) -> None:
+        """Count a request that a binding answers with an error; without an operation if it was not known yet."""
+        if self._figures is not None:
+            self._figures.refused(UNKNOWN if operation is None else operation.name, exchange.binding, error)
 
     async def _through_middleware(
         self, operation: Operation, request: Any, extensions: list[str], exchange: IncomingRequest

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from errands.errors import A2AError, MethodNotFoundError, StorageError, UnavailableError
 from errands.model.base import encode
+from errands.operations import Operation
 from errands.runtime.call import LARGE
 from errands.runtime.settings import ServerRole
 from errands.runtime.streams import EventStream
@@ -39,6 +40,7 @@ OLDER_CARD_PATH = "/.well-known/agent.json"
 CARD_PATHS = (CARD_PATH, OLDER_CARD_PATH)
 HEALTH_PATH = "/health"
 READY_PATH = "/health/ready"
+METRICS_PATH = "/metrics"
 #: The public keys of the card's signatures.
 JWKS_PATH = "/.well-known/jwks.json"
 
@@ -59,6 +61,7 @@ class A2AApp:
             CARD_PATH: self._card,
             OLDER_CARD_PATH: self._card,
             JWKS_PATH: self._key_set,
+            METRICS_PATH: self._metrics,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,6 +130,11 @@ class A2AApp:
         keys = {"keys": [key.public_jwk() for key in signer.keys]}
         await exchange.respond(200, encode(keys), headers=((b"cache-control", b"public, max-age=300"),))
 
+    async def _metrics(self, exchange: HttpExchange) -> None:
+        if self._server.metrics_page is None:
+            raise MethodNotFoundError("This server counts nothing (metrics is off)")
+        await self._server.metrics_page.serve(exchange)
+
     async def _health(self, exchange: HttpExchange) -> None:
         await exchange.respond(200, b'{"status":"ok"}')
 
@@ -176,6 +184,7 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
     """Serve a JSON-RPC request. The method's name says which operation and which dialect it is."""
     request_id = b"null"
     dialect: Dialect = v1_0.JSON
+    operation: Operation | None = None
     wants_stream = False
     try:
         if exchange.headers.get(b"content-type") != JSON_TYPE:
@@ -204,6 +213,7 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
         wants_stream = operation.capability == "streaming"
         result = await dispatcher.dispatch(operation, request, exchange)
     except A2AError as error:
+        dispatcher.refused(operation, exchange, error)
         status = JSONRPC_HTTP.get(error.reason, 200)
         body = jsonrpc.error_bytes(request_id, dialect.jsonrpc_error(error))
         if wants_stream and dialect.refuses_in_stream and status == 200:
@@ -230,6 +240,7 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
 async def serve_rest(exchange: HttpExchange, dispatcher: Dispatcher, routed: RoutedOperation) -> None:
     """Serve an HTTP+JSON request, whose method and path have been routed to an operation and a dialect."""
     operation, dialect, values = routed
+    exchange.binding = "http"
     is_post = exchange.method == "POST"
     try:
         dispatcher.check_version(exchange)
@@ -252,6 +263,7 @@ async def serve_rest(exchange: HttpExchange, dispatcher: Dispatcher, routed: Rou
         exchange.ends_at_pause, exchange.protocol = dialect.ends_at_pause, dialect.version
         result = await dispatcher.dispatch(operation, request, exchange)
     except A2AError as error:
+        dispatcher.refused(operation, exchange, error)
         await respond_error(exchange, error, dialect)
         return
     if isinstance(result, EventStream):
