@@ -1,4 +1,4 @@
-"""Tracing with OpenTelemetry (extra `otel`): what the spans of errands are called, and where they go.
+"""Traces and metrics with OpenTelemetry (extra `otel`): what spans and figures are called, and where they go.
 
     from errands import telemetry
 
@@ -10,18 +10,24 @@ module that imports OpenTelemetry. Names and attributes follow its semantic conv
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
+import math
 import os
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from opentelemetry import context as current
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags, TraceState
 from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace import Tracer as OtelTracer
@@ -29,6 +35,11 @@ from opentelemetry.trace import Tracer as OtelTracer
 from errands import tracing
 from errands.tracing import MAX_STATE, Kind, Span, TraceContext, Value
 from errands.version import __version__
+
+if TYPE_CHECKING:
+    from errands.runtime.figures import Figures, Metric, Sample
+
+Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
 logger = logging.getLogger(__name__)
 
@@ -119,12 +130,21 @@ _PROVIDERS = {
 
 
 @contextmanager
-def installed() -> Iterator[None]:
-    """Have errands trace until the end of the block, and of all other blocks like it."""
+def installed(
+    figures: Figures | None = None, table: Mapping[str, Metric] | None = None, agent: str = ""
+) -> Iterator[None]:
+    """Have errands trace until the end of the block, and of all other blocks like it.
+
+    `figures` are those of a server of this agent, which are exported meanwhile, and `table` describes them.
+    """
     global _uses
     install()
     try:
-        yield
+        if figures is None or table is None:
+            yield
+        else:
+            with exported(figures, table, agent):
+                yield
     finally:
         _uses -= 1
         if not _uses:
@@ -309,3 +329,107 @@ class _ChosenIds:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._generator, name)
+
+
+# Metrics: exporters ask for the values, in threads of their own. What is counted costs nothing more.
+
+
+class ServerReading:
+    """Reads the figures of one server from other threads. They are read in its event loop, at most once a second."""
+
+    def __init__(self, figures: Figures, agent: str) -> None:
+        self.agent = agent
+        self._figures = figures
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._read_at = -math.inf
+        self._samples: list[Sample] = []
+
+    def samples(self) -> list[Sample]:
+        """Return the current samples; none if the event loop does not answer."""
+        with self._lock:
+            if time.monotonic() - self._read_at >= _FRESH:
+                self._samples = self._read()
+                self._read_at = time.monotonic()
+            return self._samples
+
+    def _read(self) -> list[Sample]:
+        if threading.get_ident() == self._thread:
+            return self._figures.samples()
+        taken: Future[list[Sample]] = Future()
+        try:
+            self._loop.call_soon_threadsafe(lambda: taken.set_result(self._figures.samples()))
+            return taken.result(_PATIENCE)
+        except (RuntimeError, TimeoutError):
+            return []  # it stops, or code holds it
+
+
+#: Seconds for which samples are not taken again, and for which an exporter waits for them.
+_FRESH, _PATIENCE = 1.0, 5.0
+#: Those of the servers that run in this process.
+_readings: list[ServerReading] = []
+#: The meter provider in which the instruments are: they are made once, because there is no way to remove them.
+_instrumented: list[object] = []
+
+
+@contextmanager
+def exported(figures: Figures, table: Mapping[str, Metric], agent: str) -> Iterator[None]:
+    """Export the figures of a server of this agent until the end of the block."""
+    provider = metrics.get_meter_provider()
+    if provider not in _instrumented:
+        _instrumented.append(provider)
+        _make_instruments(provider.get_meter("errands", __version__), table.values())
+    reading = ServerReading(figures, agent)
+    _readings.append(reading)
+    try:
+        yield
+    finally:
+        _readings.remove(reading)
+
+
+def _make_instruments(meter: metrics.Meter, table: Iterable[Metric]) -> None:
+    for metric in table:
+        if metric.kind == "gauge":
+            meter.create_observable_gauge(metric.name, [_values(metric.name)], metric.unit, metric.help)
+        elif metric.kind == "counter":
+            meter.create_observable_counter(metric.name, [_values(metric.name)], metric.unit, metric.help)
+        else:
+            # OpenTelemetry has no histogram that is observed: these are the three series that Prometheus makes of one.
+            for suffix, observe, unit in (
+                ("_count", _values(metric.name), "1"),
+                ("_sum", _sums(metric.name), metric.unit),
+                ("_bucket", _buckets(metric), "1"),
+            ):
+                meter.create_observable_counter(metric.name + suffix, [observe], unit, metric.help)
+
+
+def _found(name: str) -> Iterator[tuple[Sample, dict[str, str]]]:
+    """Yield the samples of a metric with their labels, which name the agent if there are several servers."""
+    readings = list(_readings)
+    for reading in readings:
+        more = {"agent": reading.agent} if len(readings) > 1 else {}
+        for sample in reading.samples():
+            if sample.name == name:
+                yield sample, {**more, **sample.labels}
+
+
+def _values(name: str) -> Observe:
+    return lambda _: [Observation(sample.value, labels) for sample, labels in _found(name)]
+
+
+def _sums(name: str) -> Observe:
+    return lambda _: [Observation(sample.sum, labels) for sample, labels in _found(name)]
+
+
+def _buckets(metric: Metric) -> Observe:
+    bounds = [f"{bound:g}" for bound in metric.bounds] + ["+Inf"]
+
+    def observe(_: CallbackOptions) -> list[Observation]:
+        return [
+            Observation(count, {**labels, "le": bound})
+            for sample, labels in _found(metric.name)
+            for bound, count in zip(bounds, (*sample.buckets, int(sample.value)), strict=True)
+        ]
+
+    return observe

@@ -238,8 +238,8 @@ def make_settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Se
     return found
 
 
-def load_telemetry() -> Callable[[], AbstractContextManager[None]]:
-    """Return what has errands trace. Raises `ConfigurationError` if its package is missing."""
+def load_telemetry() -> Callable[..., AbstractContextManager[None]]:
+    """Return what has errands trace and export its figures. Raises `ConfigurationError` if its package is missing."""
     try:
         from errands.telemetry import installed  # noqa: PLC0415 - opentelemetry is an extra
     except ImportError as error:
