@@ -18,7 +18,7 @@ class Shop:
         self.holding = threading.Event()
         self._released = threading.Event()
         self._released.set()
-        self.app = Starlette(routes=[Route("/{name}", self._answer, methods=["GET", "POST"])])
+        self.app = Starlette(routes=[Route("/{name:path}", self._answer, methods=["GET", "POST"])])
 
     def hold(self) -> None:
         """Answer when `release` is called."""

@@ -428,19 +428,22 @@ def shop() -> Iterator[Shop]:
 
 
 async def test_a_tool_over_http_is_sent_the_trace(collector: Collector, tmp_path: Path, shop: Shop) -> None:
-    own = "headers: {traceparent: mine}, "
-    text = f"{AGENT}capabilities: {{find: '*'}}\n{TOOL}name: find\ndescription: Finds.\nactions:\n"
-    for name, more in (("plain", ""), ("own", own)):
-        text += (
-            f"  - {{name: {name}, description: Finds., execute: {{stateless_http: {{{more}url: '{shop.url}/x'}}}}}}\n"
-        )
+    actions = [
+        {
+            "name": name,
+            "description": "Finds.",
+            "execute": {"stateless_http": {"method": "GET", "url": shop.url, **more}},
+        }
+        for name, more in (("plain", {}), ("own", {"headers": {"traceparent": "mine"}}))
+    ]
+    tool_text = f"{TOOL}name: find\ndescription: Finds.\nactions: {json.dumps(actions)}\n"
+    text = f"{AGENT}capabilities: {{find: '*'}}\n{tool_text}"
     replies = (call(("find_plain", {})), call(("find_own", {})), "Done.")
-    server = serve_headers = {"traceparent": PARENT, "tracestate": "congo=1"}
+    headers = {"traceparent": PARENT, "tracestate": "congo=1"}
     async with at_work(tmp_path, text, *replies, server=OTEL) as desk:
         async with http_client(desk.server) as client:
-            await client.post("/", json=message("Go"), headers=serve_headers)
+            await client.post("/", json=message("Go"), headers=headers)
         await collector.has("internal: invoke_agent clerk")
-    assert server["traceparent"] == PARENT
     find = collector.only("internal: execute_tool find_plain")
     assert (find.trace, shop.traceparents[0][:52], shop.tracestates[0]) == (TRACE, f"00-{TRACE}-{find.id}", "congo=1")
     # What the manifest says is sent.
