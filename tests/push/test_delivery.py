@@ -333,6 +333,25 @@ async def test_a_webhook_that_fails_for_too_long_is_given_up(
     assert "/hook" not in caplog.text
 
 
+async def test_deliveries_are_counted_by_their_outcome(receiver: Receiver) -> None:
+    server = serve(Agent(talk), **ALLOWED, push_give_up_after=0.1)
+
+    def counted() -> dict[str, float]:
+        assert server.reporter is not None
+        [shown] = server.reporter.exposed()
+        found = [one for one in shown.samples if one.name == "errands_deliveries_total"]
+        return {one.labels["outcome"]: one.value for one in found}
+
+    async with connect(server) as client:
+        await send(client, receiver)
+        await ended(receiver)
+        await until(lambda: counted()["delivered"] == len(receiver.received))
+        receiver.status = 500
+        await send(client, receiver)
+        await until(lambda: counted()["dead"] == 1)
+        assert counted()["failed"] >= 1
+
+
 async def test_a_webhook_that_is_gone_is_not_called_again(receiver: Receiver) -> None:
     receiver.status = 410
     server = serve(Agent(talk), **ALLOWED)

@@ -19,6 +19,7 @@ import msgspec
 
 from errands.engines.counts import BATCH_BOUNDS, COMMIT_BOUNDS, CommitCounts, Histogram
 from errands.errors import A2AError
+from errands.wire.status import STATUS
 
 #: Upper bounds of the seconds of requests and turns.
 SECONDS_BOUNDS = (
@@ -104,16 +105,6 @@ METRICS = {metric.name: metric for metric in _METRICS}
 UNKNOWN = "unknown"
 
 
-def _reasons(kind: type[A2AError]) -> Iterator[str]:
-    yield kind.reason
-    for special in kind.__subclasses__():
-        yield from _reasons(special)
-
-
-#: A program may raise errors with reasons of its own.
-_REASONS = frozenset(_reasons(A2AError))
-
-
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     """The current value of a metric with some labels."""
 
@@ -159,7 +150,7 @@ class Figures:
 
     def refused(self, operation: str, binding: str, error: A2AError) -> None:
         """Count a request that was answered with an error."""
-        key = operation, binding, error.reason if error.reason in _REASONS else OTHER
+        key = operation, binding, error.reason if error.reason in STATUS else OTHER
         self._refused[key] = self._refused.get(key, 0) + 1
 
     def turns(self, agent: str) -> Histogram:
