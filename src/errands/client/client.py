@@ -18,8 +18,9 @@ import httpx
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from errands import tracing
 from errands.client import discovery
-from errands.client.agent_session import RETRY_ON, AgentSession, RetryPolicy, Transport
+from errands.client.agent_session import RETRY_ON, AgentSession, RetryPolicy, Transport, traced
 from errands.client.conversation import Content, Conversation, MessageOptions, compose
 from errands.client.credentials import (
     ClientCertificate,
@@ -205,6 +206,7 @@ class A2AClient:
             self._timeout,
             lacks=choice.lacks,
             authorization=authorization,
+            url=choice.url,
             foreign_origin=choice.foreign_origin(self._origins),
         )
 
@@ -331,6 +333,12 @@ class A2AClient:
             session.require("push_notifications")
         if isinstance(timeout, UnsetType):
             timeout = None if blocking else self._timeout
+        sent = self._send(session, request, blocking, timeout)
+        return await (sent if tracing.tracer is None else traced(session.span("SendMessage"), sent))
+
+    async def _send(
+        self, session: AgentSession, request: requests.SendMessageRequest, blocking: bool, timeout: float | None
+    ) -> ClientResult:
         loop = asyncio.get_running_loop()
         began = loop.time()
         assert self._files is not None

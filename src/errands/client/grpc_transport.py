@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 import httpx
 
+from errands import tracing
 from errands.client.agent_session import Received, TransientError
 from errands.client.credentials import ClientCertificate
 from errands.client.errors import ProtocolError
@@ -137,8 +138,10 @@ class GrpcTransport:
             call.cancel()
 
     def _with(self, secrets: RequestSecrets) -> tuple[tuple[str, str], ...]:
-        """Return the metadata with the secrets; gRPC has no query, so an API key for it goes here, too."""
+        """Return the metadata with the secrets and the trace. An API key for the query goes here, too."""
         added = {name.lower(): value for name, value in (*secrets.headers.items(), *secrets.query.items())}
+        if tracing.tracer is not None:
+            added |= tracing.headers(tracing.tracer.inject())
         return (*(pair for pair in self._metadata if pair[0] not in added), *added.items()) if added else self._metadata
 
     def _method(self, rpc: Rpc) -> Any:
