@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from errands.cli.agents import show_agents, validate_agents
+from errands.cli.archives import export_tasks, import_tasks
 from errands.cli.audit import audit
 from errands.cli.card import CardGroup, show_card, sign_card, verify_card
 from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
@@ -83,6 +84,8 @@ tasks.command("watch")(watch_task)
 tasks.command("cancel")(cancel_task)
 tasks.command("running")(running_tasks)
 tasks.command("records")(task_records)
+tasks.command("export")(export_tasks)
+tasks.command("import")(import_tasks)
 
 policy.command("validate")(validate_policy)
 policy.command("test")(replay)
