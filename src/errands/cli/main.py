@@ -11,6 +11,7 @@ from errands.cli.agents import show_agents, validate_agents
 from errands.cli.archives import export_tasks, import_tasks
 from errands.cli.audit import audit
 from errands.cli.card import CardGroup, show_card, sign_card, verify_card
+from errands.cli.chat import chat
 from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
 from errands.cli.policy import decisions, replay, validate_policy
@@ -66,6 +67,7 @@ agents = _group(
 
 app.command("serve")(serve)
 app.command("send")(send)
+app.command("chat")(chat)
 app.add_typer(tasks, name="tasks")
 # The name of the same group in the protocol's own command line.
 app.add_typer(tasks, name="task", hidden=True)

@@ -113,7 +113,8 @@ class ArchiveEnd(_Line, frozen=True, kw_only=True, tag="end"):
     tasks: int
 
 
-_decode_line = msgspec.json.Decoder(ArchiveBegin | ArchivedHead | ArchivedEvent | ArchiveEnd).decode
+AnyLine = ArchiveBegin | ArchivedHead | ArchivedEvent | ArchiveEnd
+_LINES: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 
 
 class ArchivedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,9 +253,9 @@ def read_archive(file: BinaryIO) -> Iterator[ArchivedTask]:
     raise ArchiveError(number, "the archive ends here and is not complete: export it again")
 
 
-def _read_line(number: int, text: bytes) -> ArchiveBegin | ArchivedHead | ArchivedEvent | ArchiveEnd:
+def _read_line(number: int, text: bytes) -> AnyLine:
     try:
-        return _decode_line(text)
+        return _LINES.decode(text)
     except UNREADABLE as error:
         raise ArchiveError(number, f"it cannot be read ({error})") from None
 

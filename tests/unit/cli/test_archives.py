@@ -194,7 +194,8 @@ def spoil_json(lines: list[str]) -> None:
 
 
 def spoil_field(lines: list[str]) -> None:
-    lines[n] = json.dumps({**json.loads(lines[n := head_line(lines)]), "colour": "red"})
+    n = head_line(lines)
+    lines[n] = json.dumps({**json.loads(lines[n]), "colour": "red"})
 
 
 def spoil_start(lines: list[str]) -> None:
