@@ -69,7 +69,8 @@ def chat(
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # history and editing for `input`
     with asyncio.Runner() as runner:
-        terminal = ChatTerminal(runner, remote.client(), remote)
+        # A person should soon see that a connection is lost; the chat itself goes on trying.
+        terminal = ChatTerminal(runner, remote.client(max_retries=1), remote)
         try:
             return terminal.talk(context)
         finally:
