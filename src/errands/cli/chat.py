@@ -401,5 +401,3 @@ def _free_path(part: Part) -> Path:
         path = path.with_name(f"{Path(name).stem}-{number}{Path(name).suffix}")
         number += 1
     return path
-
-

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from errands.cli.agents import show_agents, validate_agents
+from errands.cli.agents import print_schema, show_agents, validate_agents
 from errands.cli.archives import export_tasks, import_tasks
 from errands.cli.audit import audit
 from errands.cli.card import CardGroup, show_card, sign_card, verify_card
 from errands.cli.chat import chat
 from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
+from errands.cli.init import init
 from errands.cli.policy import decisions, replay, validate_policy
 from errands.cli.printing import out
 from errands.cli.push import drop_push, list_pushes, retry_push
@@ -65,6 +66,7 @@ agents = _group(
     "Validate and show agents that are written as manifests.", "errands agents validate examples/support-agent"
 )
 
+app.command("init")(init)
 app.command("serve")(serve)
 app.command("send")(send)
 app.command("chat")(chat)
@@ -103,6 +105,7 @@ push.command("drop")(drop_push)
 
 agents.command("validate")(validate_agents)
 agents.command("show")(show_agents)
+agents.command("schema")(print_schema)
 
 card.command("show")(show_card)
 card.command("sign")(sign_card)

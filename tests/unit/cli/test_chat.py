@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -276,20 +276,16 @@ class CuttingProxy:
                 threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
 
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
-        try:
+        with suppress(OSError):
             while data := source.recv(65536):
                 target.sendall(data)
-        except OSError:
-            pass
         self._close(source)
         self._close(target)
 
     def _close(self, one: socket.socket) -> None:
         self._open.discard(one)
-        try:
+        with suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         one.close()
 
     def cut(self) -> None:
