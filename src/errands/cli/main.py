@@ -13,6 +13,7 @@ from errands.cli.audit import audit
 from errands.cli.card import CardGroup, show_card, sign_card, verify_card
 from errands.cli.chat import chat
 from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
+from errands.cli.doctor import doctor
 from errands.cli.failures import EXIT_CODES
 from errands.cli.init import init
 from errands.cli.policy import decisions, replay, validate_policy
@@ -33,7 +34,6 @@ app = typer.Typer(
     name="errands",
     help=f"{_HELP}\n\nExample:\n\n    {_EXAMPLES}\n\nExit codes:\n\n{_CODES}",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -80,6 +80,7 @@ app.command("audit")(audit)
 app.add_typer(card, name="card")
 app.add_typer(db, name="db")
 app.add_typer(agents, name="agents")
+app.command("doctor")(doctor)
 app.command("version")(version)
 
 tasks.command("list")(list_tasks)
@@ -134,4 +135,5 @@ def _errands(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    # The name is part of the scripts for completion, also after `python -m errands`.
+    app(prog_name="errands")

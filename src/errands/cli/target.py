@@ -79,6 +79,11 @@ class ServeTarget(NamedTuple):
 PROJECT_FILES = ("agent.py", "agent.yaml")
 
 
+def has_project() -> bool:
+    """Return whether the current folder has one of these files."""
+    return any(Path(name).is_file() for name in PROJECT_FILES)
+
+
 def project_target() -> str:
     """Return the target in the current folder. Raises `UsageError` unless there is exactly one."""
     found = [name for name in PROJECT_FILES if Path(name).is_file()]
