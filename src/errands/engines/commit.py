@@ -257,8 +257,11 @@ class LocalEngine(Engine):
     def deliver(self, outcomes: Iterable[Outcome]) -> None:
         """Publish what has become durable, answer those who wait for it, and wake workers."""
         wake = fills_outbox = False
+        counts = self.counts
         for job, result in outcomes:
             if type(result) is Judged:
+                if counts is not None:
+                    counts.note(result)
                 self.subscribers.publish(result.change.task_id, result.events, result.head.state, result.stored)
                 wake = wake or result.wakes_workers
                 fills_outbox = fills_outbox or result.head.pushes != ()
@@ -358,6 +361,9 @@ class LocalEngine(Engine):
     def subscribe(self, task_id: str, scope: log.Scope, after: int, *, caught_up: bool = False) -> Subscription:
         self._watch(task_id)
         return self.subscribers.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
+
+    def count_subscribers(self) -> int:
+        return self.subscribers.count()
 
     def tell(self, task_id: str, data: bytes) -> None:
         self.subscribers.tell(task_id, log.Event(0, "status", data))

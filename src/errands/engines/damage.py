@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,7 +22,7 @@ from errands import lifecycle
 from errands.clock import to_iso
 from errands.model import core
 from errands.model.base import UNREADABLE, encode
-from errands.model.log import AccessEntry, Draft, Event, Head, LeaseRecord, Scope, StoredTask
+from errands.model.log import AccessEntry, Draft, Event, Head, LeaseRecord, ProcessReport, Scope, StoredTask
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ _LATEST = 253_402_300_799_999
 _read_task = msgspec.json.Decoder(core.Task).decode
 _read_lease = msgspec.json.Decoder(LeaseRecord).decode
 _read_access = msgspec.json.Decoder(AccessEntry).decode
+_read_report = msgspec.json.Decoder(ProcessReport).decode
 
 
 def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content: Sequence[Event]) -> StoredTask:
@@ -54,6 +57,15 @@ def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content
     except UNREADABLE as error:
         return damaged_task(task_id, context_id, scope, head, error)
     return StoredTask(task=task, head=head, scope=scope)
+
+
+def read_reports(found: Iterable[bytes]) -> list[ProcessReport]:
+    """Return reports of processes without those that cannot be read, such as those of a newer release."""
+    reports: list[ProcessReport] = []
+    for data in found:
+        with suppress(*UNREADABLE):
+            reports.append(_read_report(data))
+    return sorted(reports, key=attrgetter("id"))
 
 
 def read_access(at: int, data: bytes) -> AccessEntry:

@@ -153,6 +153,15 @@ class OutboxEntry(msgspec.Struct, kw_only=True, gc=False):
     dead: bool = False
 
 
+class OutboxBacklog(NamedTuple):
+    """What is left to deliver to the webhooks of one agent's tasks."""
+
+    #: Since when the longest due entry is due; None when none is.
+    due_since: int | None
+    #: Dead letters.
+    dead: int
+
+
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What came of an entry that was leased."""
 
@@ -409,6 +418,34 @@ class AccessEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     #: "allowed", or the reason of the error.
     outcome: str = "allowed"
     detail: dict[str, Any] = {}
+
+
+#: Seconds after its last report that a process is taken to be gone.
+SILENT_AFTER = 30.0
+
+
+class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process is that shares the store. It reports every few seconds, and its newest report counts."""
+
+    #: The name under which it holds leases: host name, process id and a random number.
+    id: str
+    #: The agent that clients reach here, and what the process does for it.
+    agent: str
+    role: str
+    #: The version of errands.
+    version: str
+    #: Names the processes that listen on the same ports as this one; "" if none do.
+    group: str = ""
+    #: When it started, and when it reported.
+    started_at: int
+    at: int
+    #: The current values of its metrics as JSON: a list of `errands.runtime.figures.Sample`.
+    figures: bytes = b"[]"
+
+
+def silent_since(now: int) -> int:
+    """Return the time since which a process must have reported, in milliseconds."""
+    return now - int(SILENT_AFTER * 1000)
 
 
 #: No options.

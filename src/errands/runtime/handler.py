@@ -44,6 +44,8 @@ class Handler:
         self.agent = agent
         self.journal = journal
         self._blobs = journal.blobs
+        #: Where the seconds of turns are counted, if they are.
+        self.seconds = None if journal.figures is None else journal.figures.turns(agent)
         self.oversight = oversight
         #: See `Worker.chooses_reply`.
         self.chooses_reply = worker.chooses_reply
@@ -170,7 +172,8 @@ async def _failed(turn: Turn, error: Exception) -> None:
         if turn.settled or not await turn.reopen():
             return
     reference = secrets.token_hex(4)
-    logger.error("handler of task %s failed [%s]", turn.task_id, reference, exc_info=error)
+    known = {"correlation": reference}
+    logger.error("handler of task %s failed [%s]", turn.task_id, reference, exc_info=error, extra=known)
     await turn.give_up(f"The agent failed unexpectedly (reference {reference}).")
 
 

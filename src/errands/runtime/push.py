@@ -32,6 +32,8 @@ from errands.model.log import STREAMED_KINDS, Delivery, OutboxEntry, PushConfig
 from errands.operations import OPERATIONS
 from errands.outbound import Outbound, OutboundError
 from errands.runtime.blobs import blob_prefix, with_addresses
+from errands.runtime.figures import Figures
+from errands.runtime.json_lines import current_task
 from errands.runtime.settings import ENV_PREFIX, Settings
 from errands.runtime.streams import snapshot
 from errands.runtime.webhooks import DeliveryError, JWTSigner, PushNotification, WebhookClient
@@ -146,8 +148,15 @@ class PushSender:
     """Delivers the notifications of one agent's tasks. An async context manager: leaving it ends the sending."""
 
     def __init__(
-        self, engine: Engine, agent: str, settings: Settings, guard: Outbound, jwt_signer: JWTSigner | None = None
+        self,
+        engine: Engine,
+        agent: str,
+        settings: Settings,
+        guard: Outbound,
+        jwt_signer: JWTSigner | None = None,
+        figures: Figures | None = None,
     ) -> None:
+        self._figures = figures
         self._engine = engine
         self._agent = agent
         self._settings = settings
@@ -217,6 +226,7 @@ class PushSender:
 
     async def _deliver(self, entry: OutboxEntry) -> None:
         """Send a piece of the log after the entry's position, and note how far that went."""
+        current_task.set(entry.task_id)
         position, attempts = entry.delivered, entry.attempts
         until = entry.due_at or 0
         try:
@@ -228,6 +238,8 @@ class PushSender:
                         return
                 await self._client.post(entry, notification, self._engine.clock())
                 self._succeeded(entry.config.host)
+                if self._figures is not None:
+                    self._figures.attempted_delivery("delivered")
                 position, attempts = notification.version, 0
             position = max(position, last)
             await self._settle(entry, position)
@@ -282,6 +294,8 @@ class PushSender:
         failed_at = entry.failed_at if attempts and entry.failed_at is not None else now
         dead = failure.is_final or now - failed_at >= self._give_up_after
         pause = min(FIRST_PAUSE * 2.0 ** min(attempts, 30), LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311
+        if self._figures is not None:
+            self._figures.attempted_delivery("dead" if dead else "failed")
         # One line for a webhook that is given up. Clients could fill the log with those that are tried again.
         log = logger.error if dead else logger.debug
         log(

@@ -10,9 +10,20 @@ from urllib.parse import unquote
 
 import msgspec
 
-from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Running, Tasks
+from errands.engines.base import (
+    MOST_LOOKED_AT,
+    Abandoned,
+    Configs,
+    Entries,
+    Events,
+    Ids,
+    LargeReadError,
+    Reports,
+    Running,
+    Tasks,
+)
 from errands.engines.commit import HOSTS, LocalEngine
-from errands.engines.damage import read_access, readable_pushes
+from errands.engines.damage import read_access, read_reports, readable_pushes
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.redis.connection import RedisServer
 from errands.engines.redis.schema import (
@@ -34,12 +45,14 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    OutboxBacklog,
     OutboxEntry,
     Reach,
     RunningTask,
     Scope,
     StoredTask,
     is_reached,
+    silent_since,
 )
 
 #: Tasks that one request looks at: the server does nothing else while it does.
@@ -64,7 +77,7 @@ class RedisQueries(LocalEngine):
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return await self._load(task_id, scope)
 
-    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
         return await self._load(task_id, scope, most=most, only_small=True)
 
     async def _load(self, task_id: str, scope: Scope | None, **options: Any) -> StoredTask:
@@ -258,6 +271,13 @@ class RedisQueries(LocalEngine):
                 if agent in (None, entry.scope.agent):
                     yield entry
 
+    async def outbox_backlog(self, agent: str) -> OutboxBacklog:
+        first = await self.server.do("zrange", self.keys("hosts", agent), 0, 0, withscores=True)
+        due_at = int(first[0][1]) if first else None
+        dead = await self.server.do("scard", self.keys("dead", agent))
+        due_since = None if due_at is None or due_at > self.clock() else due_at
+        return OutboxBacklog(due_since, min(dead, MOST_LOOKED_AT))
+
     # The access log
 
     async def accesses(self) -> AsyncIterator[AccessEntry]:
@@ -266,6 +286,13 @@ class RedisQueries(LocalEngine):
             for data, at in rows:
                 yield read_access(int(at), data)
             start += LOOK
+
+    # Processes
+
+    async def processes(self) -> Reports:
+        since = silent_since(self.clock())
+        found = read_reports((await self.server.do("hgetall", self.keys("processes"))).values())
+        return [report for report in found if report.at > since]
 
 
 class _RedisListing:

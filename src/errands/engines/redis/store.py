@@ -26,6 +26,7 @@ import msgspec
 from redis import exceptions as redis_errors
 
 from errands.engines.commit import CommitJob, CommitQueue, Outcome, failures
+from errands.engines.counts import CommitCounts
 from errands.engines.redis import schema
 from errands.engines.redis.connection import RedisServer, explain, is_passing
 from errands.engines.redis.schema import (
@@ -87,8 +88,13 @@ class RedisStore:
     """
 
     def __init__(
-        self, server: RedisServer, commands: CommandBuilder, deliver: Callable[[Iterable[Outcome]], None]
+        self,
+        server: RedisServer,
+        commands: CommandBuilder,
+        deliver: Callable[[Iterable[Outcome]], None],
+        counts: CommitCounts | None = None,
     ) -> None:
+        self._counts = counts
         self._server = server
         self._commands = commands
         self._deliver = deliver
@@ -227,6 +233,7 @@ class RedisStore:
     async def _send(self, requests: list[bytes]) -> list[Any]:
         """Raises `StorageError` when the server stays away or refuses."""
         self.batches += 1
+        began = self._loop.time()
         while True:
             try:
                 answers = await self._server.call(requests, answer=self._answer, number=self.batches)
@@ -240,6 +247,8 @@ class RedisStore:
                     )
                 raise failure from error
             self._server.was_reached()
+            if self._counts is not None:
+                self._counts.note_batch(len(requests), self._loop.time() - began)
             return answers
 
 
