@@ -262,7 +262,10 @@ class MemoryEngine(LocalEngine):
 
     def _store(self, task: MemoryTask, judged: Judged) -> None:
         task_id, head, change = task.id, judged.head, judged.change
-        task.events.extend(judged.events)
+        trimmed = 0 if change.restored is None else change.restored.trimmed
+        if trimmed:
+            task.records = tuple(event for event in judged.events if event.version <= trimmed)
+        task.events.extend(judged.events[len(task.records) :] if trimmed else judged.events)
         if change.receipt is not None:
             receipts = self._receipts.setdefault(change.scope, {})
             # An expired one that is replaced moves to the end.

@@ -82,6 +82,16 @@ class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
     lease: LeaseRecord | None = None
 
 
+class Restored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A task as another store had it, whose log keeps its versions, times and leases."""
+
+    head: Head
+    #: The events that are kept. Of those up to `trimmed` only records are.
+    events: list[Event]
+    #: The events up to this version are no longer kept.
+    trimmed: int = 0
+
+
 class Work(enum.Enum):
     """What a change does to the task's position in the queue."""
 
@@ -214,6 +224,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     # Set once, when the task is created.
     context_id: str = ""
+    #: A task from another store. `fold` is the whole of it, `expected` must be 0, and `work` is READY if it is due.
+    restored: Restored | None = None
 
 
 class Head(msgspec.Struct, gc=False):
