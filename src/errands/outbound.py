@@ -65,6 +65,8 @@ _CLOSED = {
 _CLOSED_NETWORKS = [(ipaddress.ip_network(one), reason) for reason, networks in _CLOSED.items() for one in networks]
 #: Seconds after which the next address of a host is tried.
 _NEXT_ADDRESS = 5.0
+#: Seconds for which a connection is kept for the next request, as in httpx: a network may forget it without a word.
+_KEEP_IDLE = 5.0
 #: Seconds that an answer can ask for.
 _LONGEST_WAIT = 1e9
 _HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
@@ -260,7 +262,7 @@ class _GuardedConnections(httpcore.AsyncNetworkBackend):
                         failure = error
         except TimeoutError:
             raise httpcore.ConnectTimeout(f"no connection to {host} in time") from None
-        except (OSError, UnicodeError) as error:
+        except OSError as error:
             raise httpcore.ConnectError(f"{host} has no address ({error})") from None
         raise failure
 
@@ -269,7 +271,10 @@ class _GuardedConnections(httpcore.AsyncNetworkBackend):
 
         Raises `OutboundError`, and `OSError` if the host has no address.
         """
-        found = await self._resolve(host, port)
+        try:
+            found = await self._resolve(host, port)
+        except UnicodeError as error:
+            raise OSError(f"{host[:100]!r} is not a name: {error}") from None
         self.check(host, found)
         return found
 
@@ -309,7 +314,10 @@ class _GuardedTransport(httpx.AsyncHTTPTransport):
     ) -> None:
         # httpx has no argument for the network backend. Its own pool is never made, so nothing can pass the guard.
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=certificates, max_connections=max_connections, network_backend=connections
+            ssl_context=certificates,
+            max_connections=max_connections,
+            keepalive_expiry=_KEEP_IDLE,
+            network_backend=connections,
         )
         self._max_bytes = max_bytes
 
