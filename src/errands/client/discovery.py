@@ -38,6 +38,8 @@ CardValidator = Callable[[AgentCard, bytes], None]
 
 #: Connections of a client. Every open stream and blocking send holds one, so httpx's default of a hundred is too low.
 MAX_CONNECTIONS = 1000
+#: Seconds for which an idle connection is used again: httpx's own default, because networks forget them silently.
+KEEP_IDLE = 5.0
 
 
 def card_urls(url: str) -> list[str]:
@@ -309,8 +311,8 @@ class CardNamedTransport(httpx.AsyncBaseTransport):
     """Connects to interfaces that only a card from a public address names: they must be public, too."""
 
     def __init__(self, guard: Outbound) -> None:
-        # As many as the client has for other interfaces.
-        self._transport = guard.transport(max_connections=MAX_CONNECTIONS)
+        # As many, and for as long, as the client has for other interfaces.
+        self._transport = guard.transport(max_connections=MAX_CONNECTIONS, keep_idle=KEEP_IDLE)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
