@@ -31,7 +31,7 @@ from errands.errors import ErrandsError, InvalidParamsError, TaskNotFoundError
 from errands.model import core, requests
 from errands.model.log import STREAMED_KINDS, Delivery, OutboxEntry, PushConfig
 from errands.operations import OPERATIONS
-from errands.outbound import Outbound, OutboundError
+from errands.outbound import Outbound, OutboundError, resolver
 from errands.runtime.blobs import blob_prefix, with_addresses
 from errands.runtime.event_traces import EventTraces
 from errands.runtime.figures import Figures
@@ -66,7 +66,9 @@ _SCHEME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 def push_guard(settings: Settings) -> Outbound:
     """Return the guard for webhooks. It has a setting of its own, because clients choose these addresses."""
-    return Outbound.from_setting(settings.push_allow, f"{ENV_PREFIX}PUSH_ALLOW")
+    # A lookup goes on when its request is given up.
+    resolve = resolver(2 * max(settings.push_concurrency, 1))
+    return Outbound.from_setting(settings.push_allow, f"{ENV_PREFIX}PUSH_ALLOW", resolve=resolve)
 
 
 # Configs

@@ -27,6 +27,7 @@ from errands.runtime.streams import EventStream
 from errands.runtime.task_manager import TaskManager
 from errands.server.access_audit import AccessAudit
 from errands.server.asgi import IncomingRequest
+from errands.server.auth import MAX_NAME
 from errands.server.authorization import OWNER_HEADER, Authorization, task_of
 from errands.server.blobs import BlobAddresses
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
@@ -194,6 +195,7 @@ class Dispatcher:
             else:
                 call = CallContext(self._default_scope, extensions)
                 if request.tenant:
+                    _check_tenant(request.tenant)
                     call.scope, call.names_tenant = Scope(request.tenant, "", self._card.name), True
                 if self._audit is not None:
                     await self._audit.admit(operation, request, call, exchange)
@@ -276,6 +278,7 @@ class Dispatcher:
         envelope, exchange.envelope = exchange.envelope, None
         assert envelope is not None
         given, named = envelope.tenant, request.tenant or ""
+        _check_tenant(named)
         envelope.tenant = given or named
         if isinstance(request, SendMessageRequest):
             envelope.params = request
@@ -433,6 +436,12 @@ class ClosedDispatcher(Dispatcher):
         raise errors.MethodNotFoundError(
             "This process only runs tasks (role worker); send requests to one with the role api or all"
         )
+
+
+def _check_tenant(name: str) -> None:
+    """Raise `InvalidParamsError` for a name that would fill the store: no limit counts the names of tenants."""
+    if len(name) > MAX_NAME:
+        raise errors.InvalidParamsError(f"The name of a tenant has at most {MAX_NAME} characters", field="tenant")
 
 
 def _declared(exchange: IncomingRequest, headers: Set[bytes]) -> list[str]:
