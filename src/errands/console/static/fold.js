@@ -31,7 +31,6 @@ export function fold(task, events) {
 
 /** Return the task after `StreamResponse`s of A2A 1.0. */
 export function foldUpdates(task, updates) {
-  if (updates.length === 0) return task;
   let { status, metadata } = task;
   let history = task.history ?? [];
   const artifacts = new Map((task.artifacts ?? []).map((artifact) => [artifact.artifactId, artifact]));
