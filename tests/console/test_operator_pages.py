@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from errands import A2AServer
+from errands import A2AServer, BearerTokenMiddleware
 from tests.console.browser import Tab, serious_problems, tab
 from tests.console.busy import HOSTILE, Busy, busy_server
 from tests.live import live
@@ -64,17 +65,22 @@ async def at_support(browser: Browser, support: str) -> AsyncIterator[Tab]:
         await opened.check()
 
 
+async def verify(token: str) -> dict[str, object] | None:
+    return {"sub": token}
+
+
 async def visit(opened: Tab, path: str) -> Page:
     await opened.open(path)
     return opened.page
 
 
-def send(url: str, text: str, *, wait: bool = True, **configuration: object) -> str:
+def send(url: str, text: str, *, wait: bool = True, token: str = "", **configuration: object) -> str:
     """Send a message, and return the id of its task."""
     message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
     params = {"message": message, "configuration": {"returnImmediately": not wait, **configuration}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
-    answer = httpx.post(url, json=body, headers={"A2A-Version": "1.0"}, timeout=60).json()
+    headers = {"A2A-Version": "1.0", **({"Authorization": f"Bearer {token}"} if token else {})}
+    answer = httpx.post(url, json=body, headers=headers, timeout=60).json()
     found: str = answer["result"]["task"]["id"]
     return found
 
@@ -253,8 +259,9 @@ async def test_a_task_is_copied_as_curl_and_its_log_downloaded(browser: Browser,
         await page.get_by_role("button", name="Copy as curl").click()
         await expect(page.get_by_role("status").filter(has_text="Copied")).to_be_visible()
         command = await page.evaluate("navigator.clipboard.readText()")
-        assert command.startswith(f"curl -sS {busy}/ ")
-        assert "'\\''quoted'\\'' $HOME" in command
+        words = shlex.split(command)
+        assert words[:3] == ["curl", "-sS", f"{busy}/"]
+        assert json.loads(words[-1])["params"]["message"]["parts"] == [{"text": "hello 'quoted' $HOME"}]
         async with page.expect_download() as download:
             await page.get_by_role("button", name="Download log").click()
         saved = tmp_path / "log.jsonl"
@@ -388,6 +395,80 @@ async def test_hostile_text_is_shown_as_text_on_every_page(at_busy: Tab, busy: s
         await page.get_by_role("navigation", name="Parts of the task").get_by_role("button", name=name).click()
         await expect(page.locator("main")).to_contain_text("window.hacked = 1")
     await expect(page.locator("main script, main img, main a[href^=javascript]")).to_have_count(0)
+
+
+# Who sees what
+
+
+async def test_owners_see_their_own_tasks_and_no_figures(browser: Browser) -> None:
+    server = busy_server(storage="memory", middlewares=[BearerTokenMiddleware(verify)])
+    with live(server.app, lifespan="on") as url:
+        mine = send(url, "hello from alice", token="alice")
+        send(url, "hello from bob", token="bob")
+        async with tab(browser, url, extra_http_headers={"Authorization": "Bearer alice"}) as opened:
+            page = await visit(opened, "/console/tasks")
+            await expect(page.get_by_role("link", name="hello from alice")).to_be_visible()
+            await expect(page.locator("table.tasks tbody tr")).to_have_count(1)
+            page = await visit(opened, f"/console/tasks/{mine}")
+            await expect(page.locator("tr.span", has_text="Completed")).to_be_visible()
+            page = await visit(opened, "/console/ops")
+            await expect(page.locator(".empty").first).to_contain_text("they are for operators")
+            page = await visit(opened, "/console")
+            await expect(page.locator(".health")).to_contain_text("All is quiet")
+            await opened.check()
+
+
+# Large tasks, and the functions behind the pictures
+
+
+async def test_a_task_of_ten_thousand_chunks_keeps_the_page_small(at_busy: Tab, busy: str) -> None:
+    task = send(busy, "burst 10000", wait=False)
+    page = await visit(at_busy, f"/console/tasks/{task}?tab=artifacts")
+    await expect(page.locator(".task-head .state")).to_contain_text("Completed", timeout=60_000)
+    await expect(page.locator(".artifact")).to_contain_text("more characters")
+    await page.get_by_role("button", name="Raw").click()
+    await expect(page.locator(".raw")).to_contain_text("10,004 events")
+    assert await page.evaluate("document.querySelectorAll('*').length") < 2500
+
+
+async def test_idle_hours_are_folded_and_work_is_not(at_busy: Tab) -> None:
+    page = await visit(at_busy, "/console")
+    found = await page.evaluate(
+        """async () => {
+            const { partsOfTime, axisOf } = await import("/console/static/timeline.js");
+            const hour = 3_600_000;
+            const spans = [
+                { lane: "model", at: 0, until: 2 * hour, outcome: "ok" },
+                { lane: "people", at: 2 * hour, until: 5 * hour, outcome: "ok" },
+                { lane: "tool", at: 5 * hour, until: 6 * hour, outcome: "ok" },
+            ];
+            const parts = partsOfTime(spans, 0, 6 * hour);
+            const axis = axisOf(parts, 376);
+            const unfolded = partsOfTime(spans, 0, 6 * hour, true);
+            return {
+                folded: parts.map((part) => part.folded), unfolded: unfolded.length,
+                at: axis.x(5 * hour), back: axis.time(axis.x(5.5 * hour)),
+            };
+        }"""
+    )
+    # Three hours of work have 300 pixels, the fold 76.
+    assert found == {"folded": [False, True, False], "unfolded": 1, "at": 276, "back": 5.5 * 3_600_000}
+
+
+async def test_rates_and_percentiles_come_from_what_happened_in_between(at_busy: Tab) -> None:
+    page = await visit(at_busy, "/console")
+    found = await page.evaluate(
+        """async () => {
+            const { rate, percentile } = await import("/console/static/figures.js");
+            const at = (seconds, value, buckets) => (
+                { at: seconds * 1000, figures: [{ name: "n", labels: {}, value, buckets }] }
+            );
+            const snapshots = [at(0, 10, [10, 10]), at(10, 30, [10, 30]), at(20, 5, [5, 5])];
+            return [rate(snapshots, "n"), percentile(snapshots, "n", 0.5, [1, 3])];
+        }"""
+    )
+    # The last one is that of a process that was started again.
+    assert found == [[None, 2, None], [None, 2, None]]
 
 
 # Accessibility
