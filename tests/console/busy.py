@@ -8,6 +8,8 @@ It also runs by itself, to look at the console:
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 
 from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, SkillConfig, TaskContext, Worker
 
@@ -27,9 +29,11 @@ class Busy(Worker):
 
     def __init__(self) -> None:
         #: A piece of `write` is written for each permit.
-        self.permits = asyncio.Semaphore(0)
-        #: Tasks that fail at their first attempt only.
-        self.failed: set[str] = set()
+        self._permits = threading.Semaphore(0)
+
+    def permit(self) -> None:
+        """Let one piece of `write` be written; from any thread."""
+        self._permits.release()
 
     async def handle(self, ctx: TaskContext) -> None:
         word, _, rest = ctx.user_text.partition(" ")
@@ -61,7 +65,7 @@ class Busy(Worker):
     async def _write(self, ctx: TaskContext) -> None:
         async with ctx.artifact(name="story") as story:
             for number in range(3):
-                await self.permits.acquire()
+                await asyncio.to_thread(self._permits.acquire)
                 await story.write(f"piece {number}. ")
         await ctx.complete()
 
@@ -70,7 +74,7 @@ class Busy(Worker):
             for number in range(count):
                 await log.write(f"line {number} of {count}\n")
                 if number % 100 == 99:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.02)
         await ctx.complete()
 
     async def _be_hostile(self, ctx: TaskContext) -> None:
@@ -81,7 +85,7 @@ class Busy(Worker):
         await ctx.fail(" ".join(HOSTILE))
 
 
-def busy_server(worker: Busy | None = None, **options: object) -> A2AServer:
+def busy_server(worker: Busy | None = None, **options: Any) -> A2AServer:
     """Return a server of the busy agent, whose card is hostile, too."""
     return A2AServer(
         worker=worker or Busy(),

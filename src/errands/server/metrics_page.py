@@ -71,7 +71,10 @@ class MetricsPage:
             raise
 
 
-_FOR_OPERATORS = "The metrics are about the tasks of every owner: they need an access rule with grant=read, reach=agent"
+_FOR_OPERATORS = (
+    "The metrics are about the tasks of every owner: they need an access rule with grant=read and reach=agent, unless "
+    "ERRANDS_METRICS_PUBLIC=true shows them to everyone"
+)
 
 
 # The text format: https://prometheus.io/docs/instrumenting/exposition_formats/

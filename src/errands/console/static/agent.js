@@ -103,7 +103,7 @@ function Policy({ policy, named }) {
     ${rules.length > 0 && html`
       <table class="rules cards"><thead><tr><th scope="col">When</th><th scope="col">Rule</th><th scope="col">Otherwise</th></tr></thead>
         <tbody>${rules.map((rule) => html`
-          <tr><td data-label="When">${rule.phase}${rule.capability ? html` <code>${rule.capability}</code>` : ""}</td>
+          <tr><td data-label="When">${rule.phase}${rule.capability ? html` <code>${rule.capability}${rule.match ? `_${rule.match}` : ""}</code>` : ""}</td>
             <td data-label="Rule"><b>${rule.action}</b> <code>${visible(rule.invoke || rule.expression)}</code>${rule.condition && html` <span class="muted">when <code>${visible(rule.condition)}</code></span>`}
               <span class="sub">${rule.name}</span></td>
             <td data-label="Otherwise">${rule.onFail || "–"}</td></tr>`)}</tbody></table>`}

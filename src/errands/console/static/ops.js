@@ -5,7 +5,7 @@ import { get, post } from "./api.js";
 import { Link, useQuery, useTitle } from "./app.js";
 import { Chart } from "./chart.js";
 import { gauge, percentile, rate, replicas, total } from "./figures.js";
-import { fileSize } from "./parts.js";
+import { fileSize, visible } from "./parts.js";
 import { Failure, usePolled, useRead } from "./polling.js";
 import { Ago, State, duration, number, plural, shortId } from "./words.js";
 
@@ -16,10 +16,17 @@ const perSecond = (value) => `${value < 10 ? value.toFixed(1) : Math.round(value
 const whole = (value) => number(Math.round(value));
 
 export function page({ me }) {
+  useTitle("Operations");
+  if (me?.isOperator === false) {
+    return html`<div class="page"><h1>Operations</h1><p class="empty">Figures and webhooks are about the tasks of everybody, so they are for operators.</p><${Running} /></div>`;
+  }
+  return html`<${Operations} me=${me} />`;
+}
+
+function Operations({ me }) {
   const [query, setQuery] = useQuery();
   const { value, error, at, again, history } = useFigures();
   const table = useRead("admin/metrics-table", {}, 3_600_000);
-  useTitle("Operations");
   const processes = useMemo(() => replicas(value), [value]);
   const chosen = processes.find((process) => process.id === query.process) ?? processes.find((process) => process.id === value?.process?.id) ?? processes[0];
   const snapshots = history.get(chosen?.id) ?? [];
@@ -31,7 +38,7 @@ export function page({ me }) {
       <${Processes} ...${{ processes, chosen, now: value.now, choose: (id) => setQuery({ process: id }) }} />
       <${Charts} snapshots=${snapshots} bounds=${boundsOf(table.value)} />`}
     <${Running} />
-    ${me?.isOperator !== false && html`<${Outbox} me=${me} />`}</div>`;
+    <${Outbox} me=${me} /></div>`;
 }
 
 /**
@@ -178,7 +185,7 @@ function Letter({ entry, act, allowed }) {
       <td data-label="Task"><${Link} to=${`tasks/${encodeURIComponent(entry.taskId)}`}><code>${shortId(entry.taskId)}</code></${Link}></td>
       <td data-label="State">${entry.dead ? html`<span class="state tone-bad"><span class="glyph" aria-hidden="true">✗</span>Given up</span>` : html`<span class="state tone-busy"><span class="glyph" aria-hidden="true">◐</span>Waits</span>`}</td>
       <td data-label="Tries">${entry.attempts}</td><td data-label="Failing since"><${Ago} time=${entry.failedAt} /></td>
-      <td data-label="Last error" class="reason">${entry.error || "–"}</td>
+      <td data-label="Last error" class="reason">${visible(entry.error) || "–"}</td>
       <td data-label="Actions">${sure
         ? html`Drop what is undelivered? <button type="button" class="danger small" onClick=${act(entry, "drop", "The webhook was dropped.")}>Yes, drop</button> <button type="button" class="small" onClick=${() => setSure(false)}>No</button>`
         : html`<button type="button" class="small" disabled=${!allowed} onClick=${act(entry, "retry", "Delivery is tried again.")}>Retry</button> <button type="button" class="small" disabled=${!allowed} onClick=${() => setSure(true)}>Drop</button>`}</td>

@@ -2,10 +2,10 @@
 
 import { html } from "./vendor/preact.js";
 import { Link, useTitle } from "./app.js";
+import { visible } from "./parts.js";
 import { Failure, useRead } from "./polling.js";
 import { latest } from "./figures.js";
-import { VIEWS } from "./tasks.js";
-import { Ago, State, duration, plural, shortId } from "./words.js";
+import { Ago, State, VIEWS, duration, plural, shortId } from "./words.js";
 
 const MOST = 100;
 
@@ -16,7 +16,7 @@ export function page({ me }) {
   const retrying = useRead("admin/tasks", { ...filtered.retrying, limit: MOST }, 3000);
   const failed = useRead("admin/tasks", { ...filtered.failed, limit: 10 }, 3000);
   const reviews = useRead("admin/reviews", {}, 3000);
-  const figures = useRead("admin/figures", {}, 5000);
+  const figures = useRead(me?.isOperator === false ? "" : "admin/figures", {}, 5000);
   useTitle("Overview");
   const reads = [flight, waits, retrying, failed];
   const broken = reads.find((read) => read.error);
@@ -41,8 +41,8 @@ export function page({ me }) {
         <table class="tasks cards"><thead><tr><th scope="col">State</th><th scope="col">Task</th><th scope="col" class="right">When</th></tr></thead>
         <tbody>${failed.value.tasks.map((task) => html`
           <tr key=${task.id}><td><${State} state=${task.state} /></td>
-          <td class="main-cell"><${Link} to=${`tasks/${encodeURIComponent(task.id)}`} class="row-link">${task.words || html`<i>no text</i>`}</${Link}>
-            <span class="sub"><code>${shortId(task.id)}</code> <span class="reason">${task.reason || "no reason given"}</span></span></td>
+          <td class="main-cell"><${Link} to=${`tasks/${encodeURIComponent(task.id)}`} class="row-link">${visible(task.words) || html`<i>no text</i>`}</${Link}>
+            <span class="sub"><code>${shortId(task.id)}</code> <span class="reason">${visible(task.reason) || "no reason given"}</span></span></td>
           <td class="right" data-label="When"><${Ago} time=${task.statusAt} /></td></tr>`)}
         </tbody></table>
         <p><${Link} to="tasks?view=failed">All failed tasks</${Link}></p>`}

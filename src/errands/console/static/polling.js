@@ -30,7 +30,7 @@ export function usePolled(read, every, keys) {
 
 /**
  * Return `{value, error, at, again}` of an address of the operator API. A read that fails keeps the value that was read
- * before, so a page shows old rows with their age and never an empty list.
+ * before, so a page shows old rows with their age and never an empty list. Without a path nothing is read.
  */
 export function useRead(path, parameters = {}, every = 2000) {
   const key = path + JSON.stringify(parameters);
@@ -38,6 +38,7 @@ export function useRead(path, parameters = {}, every = 2000) {
   const wanted = useRef(key);
   wanted.current = key;
   const read = async () => {
+    if (!path) return;
     try {
       const value = await get(path, parameters);
       if (wanted.current === key) setState({ key, value, error: null, at: Date.now() });

@@ -5,7 +5,7 @@ import { get, post, root } from "./api.js";
 import { Link, go, useKeys, useQuery } from "./app.js";
 import { fold } from "./fold.js";
 import { follow } from "./stream.js";
-import { Parts, copyText, fileSize } from "./parts.js";
+import { Part, Parts, copyText, fileSize, visible } from "./parts.js";
 import { Failure } from "./polling.js";
 import { Replay, useLog } from "./replay.js";
 import { ReviewForm } from "./reviews.js";
@@ -14,6 +14,9 @@ import { SpanList, Strip } from "./timeline.js";
 import { Ago, State, aged, duration, isTerminal, millis, number, plural, shortId, shortState, useNow } from "./words.js";
 
 const TABS = [["timeline", "Timeline"], ["conversation", "Conversation"], ["artifacts", "Artifacts"], ["raw", "Raw"]];
+
+/** Texts with more characters are shown in part, so that they may grow fast. */
+const LONG = 20_000;
 
 /**
  * Follow a task: `{row, task, timeline, error, live, newest}`.
@@ -197,7 +200,7 @@ function Head({ row, task, timeline, end, now, live, id }) {
   const facts = [];
   if (state === "working" && row.worker) facts.push(html`held by <code>${row.worker}</code>`);
   if (lease && state === "working") facts.push(lease > now ? `lease ends in ${aged(lease - now)} unless it is extended` : "the lease has ended");
-  if (row.attempt > 0) facts.push(`attempt ${row.attempt}${row.maxAttempts ? ` of ${row.maxAttempts}` : ""}`);
+  if (row.attempt > 0) facts.push(`attempt ${row.attempt}${row.attempt <= row.maxAttempts ? ` of ${row.maxAttempts}` : ""}`);
   if (row.unread > 1) facts.push(`${row.unread} messages to do`);
   if (row.asks) facts.push(html`asks <b>${row.asks}</b>`);
   if (row.cancelRequested && !isTerminal(row.state)) facts.push("cancel requested");
@@ -206,7 +209,7 @@ function Head({ row, task, timeline, end, now, live, id }) {
   return html`
     <header class="task-head">
       <p class="crumbs"><${Link} to="tasks">Tasks</${Link}> <span aria-hidden="true">/</span> <code>${shortId(id)}</code></p>
-      <h1>${row.words || `Task ${shortId(id)}`}</h1>
+      <h1>${visible(row.words) || `Task ${shortId(id)}`}</h1>
       <p class="sentence"><${State} state=${row.state} asks=${row.asks} />
         ${isTerminal(row.state) ? html` after ${duration(whole)}, <${Ago} time=${since} />` : html` for ${aged(now - since)}`}
         ${facts.map((fact) => html` · ${fact}`)}
@@ -254,7 +257,7 @@ function Matter({ row, task, again, me }) {
   const state = shortState(row.state);
   if (state === "failed" || state === "rejected") {
     return html`<section class="matter tone-bad" aria-label="Why it ended"><h2>${state === "failed" ? "Why it failed" : "Why it was rejected"}</h2>
-      <p class="pre">${row.reason || "The agent gave no reason."}</p></section>`;
+      <p class="pre">${visible(row.reason) || "The agent gave no reason."}</p></section>`;
   }
   if (row.asks) {
     return html`<section class="matter tone-asks" aria-label="Review"><h2>Waits for a review by ${row.asks}</h2>
@@ -262,8 +265,8 @@ function Matter({ row, task, again, me }) {
   }
   if (state === "input-required" || state === "auth-required") {
     return html`<section class="matter tone-asks" aria-label="Question"><h2>The agent asks</h2>
-      ${task?.status?.message ? html`<${Parts} parts=${task.status.message.parts} />` : html`<p>${row.reason}</p>`}
-      <p><${Link} to=${`/chat/${encodeURIComponent(row.contextId)}`} class="button">Answer in the chat</${Link}></p></section>`;
+      ${task?.status?.message ? html`<${Parts} parts=${task.status.message.parts} />` : html`<p>${visible(row.reason)}</p>`}
+      <p><${Link} to=${`/chat/${encodeURIComponent(row.contextId)}`} class="button primary">Answer in the chat</${Link}></p></section>`;
   }
   return null;
 }
@@ -343,7 +346,20 @@ function Artifacts({ task, live }) {
         <section class="artifact" key=${artifact.artifactId} aria-label=${`Artifact ${artifact.name || artifact.artifactId}`}>
           <h3>${artifact.name || artifact.artifactId} <span class="muted">${fileSize(size)}, ${plural(artifact.parts.length, "part")}</span></h3>
           ${artifact.description && html`<p class="muted">${artifact.description}</p>`}
-          <${Parts} parts=${artifact.parts} isOpen=${live} />
+          ${artifact.parts.map((part, index) => (part.text?.length > LONG
+            ? html`<${LongText} key=${index} text=${part.text} live=${live} />`
+            : html`<${Part} key=${index} part=${part} isOpen=${live && index === artifact.parts.length - 1} />`))}
         </section>`;
     })}</div>`;
+}
+
+/** The end of a text that grows, or the beginning of one that does not, until all of it is asked for. */
+function LongText({ text, live }) {
+  const [whole, setWhole] = useState(false);
+  const rest = number(text.length - LONG);
+  const hidden = html`<p class="muted">${rest} ${live ? "earlier" : "more"} characters. <button type="button" class="small" onClick=${() => setWhole(true)}>Show everything</button></p>`;
+  return html`
+    ${!whole && live && hidden}
+    <pre class="plain-text" tabindex="0">${whole ? text : live ? text.slice(-LONG) : text.slice(0, LONG)}</pre>
+    ${!whole && !live && hidden}`;
 }

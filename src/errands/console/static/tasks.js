@@ -3,21 +3,13 @@
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { get, post, root } from "./api.js";
 import { Link, useKeys, useQuery } from "./app.js";
+import { visible } from "./parts.js";
 import { Failure, usePolled } from "./polling.js";
 import { useWindowed } from "./windowed.js";
-import { Ago, State, isTerminal, plural, shortId } from "./words.js";
+import { Ago, State, VIEWS, isTerminal, plural, shortId } from "./words.js";
 
-/** The quick filters: what they are called, and the parameters of the list. */
-export const VIEWS = [
-  ["", "All", {}],
-  ["flight", "In flight", { state: "submitted,working" }],
-  ["waits", "Waits for someone", { waiting: 1 }],
-  ["retrying", "Retrying", { state: "submitted,working", retried: 1 }],
-  ["failed", "Failed", { state: "failed,rejected" }],
-  ["done", "Completed", { state: "completed" }],
-];
 const FIELDS = ["q", "agent", "owner", "context", "state"];
-const PAGE = 50;
+const PAGE = 100;
 
 /** Return the parameters of the list for the query of the address. */
 export function parametersOf(query) {
@@ -32,45 +24,50 @@ export function rowsOf(pages) {
   return pages.flatMap((page) => page.tasks).filter((task) => !seen.has(task.id) && seen.add(task.id));
 }
 
-/** The pages that were loaded, the first of which is read again every two seconds, as are those on the screen. */
+/**
+ * The pages that were loaded: `{pages, error, at, loading, more, again, visible}`. The first one is read again every two
+ * seconds, as are those that `visible` names because they are on the screen.
+ */
 function usePages(parameters) {
   const key = JSON.stringify(parameters);
-  const [state, setState] = useState({ key, pages: [], error: null, at: 0, loading: true });
-  const visible = useRef([0]);
-  const busy = useRef(false);
-  const latest = useRef(state);
-  latest.current = state;
+  const [state, setState] = useState({ key, pages: [], error: null, at: 0 });
+  const visible = useRef([]);
+  // What was read last, before it is drawn: the cursor of a page is that of the page before it.
+  const newest = useRef(state);
+  if (newest.current.key !== key) newest.current = { key, pages: [], error: null, at: 0 };
+  const reading = useRef(Promise.resolve());
+  const growing = useRef("");
 
-  const read = async (indexes) => {
-    if (busy.current) return;
-    busy.current = true;
-    try {
-      for (const index of indexes) {
-        const { pages } = latest.current.key === key ? latest.current : { pages: [] };
-        const before = index === 0 ? undefined : pages[index - 1]?.next;
-        if (index > 0 && !before) continue;
-        const page = await get("admin/tasks", { ...parameters, before, limit: PAGE });
-        setState((old) => {
-          if (key !== activeKey.current) return old;
-          const kept = old.key === key ? [...old.pages] : [];
-          kept[index] = page;
-          // The cursors of what follows begin at the end of this page, so a page that moved makes a seam, not a gap.
-          latest.current = { key, pages: kept, error: null, at: Date.now(), loading: false };
-          return latest.current;
-        });
-      }
-    } catch (error) {
-      setState((old) => key === activeKey.current ? { ...old, key, pages: old.key === key ? old.pages : [], error, loading: false } : old);
-    } finally {
-      busy.current = false;
-    }
+  const readPage = async (index) => {
+    if (newest.current.key !== key) return;
+    const before = index === 0 ? "" : newest.current.pages[index - 1]?.next;
+    if (index > 0 && !before) return;
+    const result = await get("admin/tasks", { ...parameters, before, limit: PAGE }).then(
+      (page) => ({ page, error: null, at: Date.now() }), (error) => ({ error, at: newest.current.at }),
+    );
+    if (newest.current.key !== key) return;
+    const pages = [...newest.current.pages];
+    if (result.page) pages[index] = result.page;
+    // Where nothing follows any more, there are no further pages.
+    if (result.page && !result.page.next) pages.length = index + 1;
+    newest.current = { key, pages, error: result.error, at: result.at };
+    setState(newest.current);
   };
-  const activeKey = useRef(key);
-  activeKey.current = key;
-  usePolled(() => read([...new Set([0, ...visible.current])]), 2000, [key]);
+  // One after the other, so that no page is read with the cursor of one that is just being replaced.
+  const read = (indexes) => {
+    reading.current = reading.current.then(async () => { for (const index of indexes()) await readPage(index); });
+    return reading.current;
+  };
+  const again = () => read(() => [...new Set([0, ...visible.current])].filter((index) => index <= newest.current.pages.length));
+  usePolled(again, 2000, [key]);
   const pages = state.key === key ? state.pages : [];
-  const more = pages.at(-1)?.next ? () => read([pages.length]) : null;
-  return { ...state, pages, loading: state.key !== key || state.loading, more, visible, again: () => read([0]) };
+  const more = () => {
+    if (growing.current === key) return;
+    growing.current = key;
+    read(() => [newest.current.pages.length]).finally(() => { growing.current = ""; });
+  };
+  const { error, at } = state.key === key ? state : { error: null, at: 0 };
+  return { pages, error, at, loading: pages.length === 0 && !error, more: pages.at(-1)?.next ? more : null, again, visible };
 }
 
 export function page({ me }) {
@@ -168,9 +165,9 @@ function Row({ task, index, wide, several, measure, current, chosen, toggle, foc
       <td class="check-cell"><input type="checkbox" aria-label=${`Select task ${shortId(task.id)}`} checked=${chosen} onChange=${() => toggle(task.id)} /></td>
       <td><${State} state=${task.state} asks=${task.asks} />${task.cancelRequested && !isTerminal(task.state) ? html`<span class="note">cancel requested</span>` : null}</td>
       <td class="main-cell">
-        <${Link} to=${`tasks/${encodeURIComponent(task.id)}`} class="row-link">${task.words || html`<i>no text</i>`}</${Link}>
+        <${Link} to=${`tasks/${encodeURIComponent(task.id)}`} class="row-link">${visible(task.words) || html`<i>no text</i>`}</${Link}>
         <span class="sub"><code>${shortId(task.id)}</code>${task.asks ? html` · asks ${task.asks}` : null}
-          ${task.reason && html` <span class=${`reason ${isTerminal(task.state) ? "" : "tone-asks"}`} title=${task.reason}>${task.reason}</span>`}</span>
+          ${task.reason && html` <span class=${`reason ${isTerminal(task.state) ? "" : "tone-asks"}`} title=${visible(task.reason)}>${visible(task.reason)}</span>`}</span>
       </td>
       ${several && html`<td data-label="Agent">${task.agent}</td>`}
       ${wide && html`<td data-label="Owner">${task.owner || html`<span class="muted">anonymous</span>`}</td>`}
