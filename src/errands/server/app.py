@@ -27,7 +27,7 @@ from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy, Policy, compile_policy
 from errands.policy.reviews import ReviewingTaskManager
 from errands.runtime.dependencies import DependencyContainer
-from errands.runtime.figures import Figures
+from errands.runtime.figures import METRICS, Figures
 from errands.runtime.handler import Handler
 from errands.runtime.hooks import HookReader, LifecycleHooks
 from errands.runtime.inner import InnerAgents
@@ -361,12 +361,15 @@ class A2AServer:
         if settings.role is not ServerRole.ALL:
             configuration.check_shared(engine, f"a process with the role {settings.role} and the others")
         async with AsyncExitStack() as stack:
-            await self._deps.startup()
-            stack.push_async_callback(self._deps.shutdown)
             figures = None
             if settings.metrics:
                 engine.counts = engine.counts or CommitCounts()
                 figures = Figures(engine.counts)
+            if settings.otel:
+                installed = configuration.load_telemetry()
+                stack.enter_context(installed(figures, METRICS, self.agent_card.name))
+            await self._deps.startup()
+            stack.push_async_callback(self._deps.shutdown)
             self.engine = await stack.enter_async_context(engine)
             if self.agent_card.capabilities.push_notifications and settings.push_concurrency:
                 guard = push_guard(settings)

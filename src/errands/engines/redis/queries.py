@@ -24,7 +24,7 @@ from errands.engines.base import (
 )
 from errands.engines.commit import HOSTS, LocalEngine
 from errands.engines.damage import bare_task, read_access, read_reports, readable_pushes
-from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
+from errands.engines.listing import FAR, Cursor, bounded, earliest, leave_out_artifacts, list_page
 from errands.engines.redis.connection import RedisServer
 from errands.engines.redis.schema import (
     LOST,
@@ -289,11 +289,20 @@ class RedisQueries(LocalEngine):
     # The access log
 
     async def accesses(self) -> AsyncIterator[AccessEntry]:
-        start = 0
-        while rows := await self.server.do("zrange", self.keys("accesses"), start, start + LOOK - 1, withscores=True):
-            for data, at in rows:
-                yield read_access(int(at), data)
-            start += LOOK
+        # By time and not by rank: retention removes entries from the beginning meanwhile.
+        key, last = self.keys("accesses"), "-inf"
+        while rows := await self.server.do("zrangebyscore", key, last, "+inf", start=0, num=LOOK, withscores=True):
+            latest = rows[-1][1]
+            shown = sum(at == latest for _, at in rows)
+            while rows:
+                for data, at in rows:
+                    yield read_access(int(bounded(at)), data)
+                # The rest of those with the same time.
+                rows = await self.server.do(
+                    "zrangebyscore", key, latest, latest, start=shown, num=LOOK, withscores=True
+                )
+                shown += len(rows)
+            last = f"({latest}"
 
     # Processes
 
