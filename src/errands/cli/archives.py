@@ -64,7 +64,8 @@ async def export_tasks(
     count = live = webhooks = 0
     damaged: list[str] = []
     conversations: set[tuple[object, str | None]] = set()
-    async with existing_store(storage) as engine, SlowWork("Exporting", "tasks") as work:
+    prints = str(file) == "-"
+    async with existing_store(storage) as engine, SlowWork("Exporting", "tasks", prints=prints) as work:
         with _new_file(file) as archive:
             archive.write(beginning(engine.clock()) + b"\n")
             async for stored in _chosen(engine, task):

@@ -13,6 +13,7 @@ from typer import Option
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import Storage, existing_store
 from errands.cli.printing import note, out
+from errands.cli.progress import SlowWork
 from errands.clock import from_iso, to_iso
 from errands.engines.base import Engine
 from errands.errors import TaskNotFoundError
@@ -53,7 +54,8 @@ async def audit(
         if append is not None:
             await _append(append, engine)
             return ExitCode.OK
-        async for stored in engine.every_task() if task is None else _one(engine, task):
+        tasks = engine.every_task() if task is None else _one(engine, task)
+        async for stored in _counted(tasks, prints=True):
             for entry in entries_of(stored, (await read_log(engine, stored)).events):
                 if entry.at >= earliest:
                     sys.stdout.write(f"{encode(entry).decode()}\n")
@@ -62,6 +64,14 @@ async def audit(
             if entry.at >= earliest and task in (None, entry.task):
                 sys.stdout.write(f"{encode(entry).decode()}\n")
     return ExitCode.OK
+
+
+async def _counted(tasks: AsyncIterator[StoredTask], *, prints: bool = False) -> AsyncIterator[StoredTask]:
+    """Pass tasks on, and show how many there were."""
+    async with SlowWork("Auditing", "tasks", prints=prints) as work:
+        async for stored in tasks:
+            yield stored
+            work.advance()
 
 
 async def _one(engine: Engine, task_id: str) -> AsyncIterator[StoredTask]:
@@ -84,7 +94,7 @@ async def _append(path: Path, engine: Engine) -> None:
     added = 0
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "ab") as file:
-        async for stored in engine.every_task():
+        async for stored in _counted(engine.every_task()):
             for entry in entries_of(stored, (await read_log(engine, stored)).events):
                 if entry.version > known.get(stored.task.id, 0):
                     line, last = seal(entry, last)
@@ -120,10 +130,12 @@ async def _verify(path: Path, storage: str | None) -> ExitCode:
             and (entry.at >= first if entry.access not in accesses else accesses[entry.access].sha256 != entry.sha256)
         ]
         gone = 0
-        for task_id, digests in wanted.items():
-            stored = await _changed(engine, task_id, digests)
-            gone += stored is None
-            changed += stored or []
+        async with SlowWork("Comparing", "tasks") as work:
+            for task_id, digests in wanted.items():
+                stored = await _changed(engine, task_id, digests)
+                gone += stored is None
+                changed += stored or []
+                work.advance()
     for place in changed:
         note(f"{place} of the store is not what it was when it was exported")
     if changed:
