@@ -13,7 +13,7 @@ from typer import Option
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import Storage, existing_store
 from errands.cli.printing import note, out
-from errands.cli.progress import SlowWork
+from errands.cli.slow_work import SlowWork
 from errands.clock import from_iso, to_iso
 from errands.engines.base import Engine
 from errands.errors import TaskNotFoundError
@@ -68,7 +68,7 @@ async def audit(
 
 async def _counted(tasks: AsyncIterator[StoredTask], *, prints: bool = False) -> AsyncIterator[StoredTask]:
     """Pass tasks on, and show how many there were."""
-    async with SlowWork("Auditing", "tasks", prints=prints) as work:
+    async with SlowWork("Auditing", "task", prints=prints) as work:
         async for stored in tasks:
             yield stored
             work.advance()
@@ -130,7 +130,7 @@ async def _verify(path: Path, storage: str | None) -> ExitCode:
             and (entry.at >= first if entry.access not in accesses else accesses[entry.access].sha256 != entry.sha256)
         ]
         gone = 0
-        async with SlowWork("Comparing", "tasks") as work:
+        async with SlowWork("Comparing", "task") as work:
             for task_id, digests in wanted.items():
                 stored = await _changed(engine, task_id, digests)
                 gone += stored is None

@@ -28,11 +28,11 @@ SortKey = Literal["age", "lease", "agent", "owner"]
 SORT_KEYS: tuple[SortKey, ...] = ("age", "lease", "agent", "owner")
 
 
-class _Answer(msgspec.Struct, rename="camel"):
+class _OperatorAnswer(msgspec.Struct, rename="camel"):
     """An object of the operator API. Fields that are not used are left out."""
 
 
-class Reported(_Answer):
+class Reported(_OperatorAnswer):
     """How a process was at one moment."""
 
     id: str
@@ -43,7 +43,7 @@ class Reported(_Answer):
     figures: list[Sample]
 
 
-class PastFigures(_Answer):
+class PastFigures(_OperatorAnswer):
     at: int
     figures: list[Sample]
 
@@ -54,13 +54,13 @@ class ReportedHere(Reported):
     samples: list[PastFigures] = []
 
 
-class FiguresPage(_Answer):
+class FiguresPage(_OperatorAnswer):
     now: int
     process: ReportedHere
     processes: list[Reported]
 
 
-class RunningRow(_Answer):
+class RunningRow(_OperatorAnswer):
     task_id: str
     agent: str
     owner: str
@@ -72,7 +72,7 @@ class RunningRow(_Answer):
     cancel_requested: bool = False
 
 
-class ReviewRow(_Answer):
+class ReviewRow(_OperatorAnswer):
     task_id: str
     agent: str
     user: str
@@ -81,7 +81,7 @@ class ReviewRow(_Answer):
     text: str = ""
 
 
-class OutboxRow(_Answer):
+class OutboxRow(_OperatorAnswer):
     task_id: str
     config_id: str
     host: str

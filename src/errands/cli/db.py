@@ -11,7 +11,7 @@ from typer import Option
 from errands.cli.failures import UsageError, command
 from errands.cli.options import AsJson, Storage, existing_store
 from errands.cli.printing import clean, note, one_line, out, print_json, table
-from errands.cli.progress import SlowWork
+from errands.cli.slow_work import SlowWork
 from errands.engines import damage
 from errands.engines.base import Schema
 from errands.engines.urls import engine_from_url
@@ -106,7 +106,7 @@ async def damaged_tasks(
                 if as_json:
                     print_json([{"taskId": task_id} for task_id in delete])
                 return
-            async with SlowWork("Reading", "tasks") as work:
+            async with SlowWork("Reading", "task") as work:
                 found = []
                 async for stored in engine.every_task():
                     work.advance()

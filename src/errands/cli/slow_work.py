@@ -9,7 +9,7 @@ from typing import Self
 
 from rich.status import Status
 
-from errands.cli.printing import err
+from errands.cli.printing import counted, err
 
 #: Seconds before anything is shown.
 PATIENCE = 2.0
@@ -19,7 +19,7 @@ class SlowWork:
     """An asynchronous context manager around work that may take long; `advance` counts what is done."""
 
     def __init__(self, doing: str, unit: str = "", *, prints: bool = False, patience: float = PATIENCE) -> None:
-        """`doing` is a word such as "Exporting", `unit` what is counted, in the plural.
+        """`doing` is a word such as "Exporting", `unit` what is counted, such as "task".
 
         Work that `prints` lines on stdout meanwhile shows no progress between them, if both go to a terminal.
         """
@@ -54,4 +54,4 @@ class SlowWork:
                 status.update(self._words())
 
     def _words(self) -> str:
-        return f"{self._doing}: {self._count} {self._unit}" if self._unit else f"{self._doing} …"
+        return f"{self._doing}: {counted(self._count, self._unit)}" if self._unit else f"{self._doing} …"
