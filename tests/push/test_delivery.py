@@ -7,6 +7,8 @@ import base64
 import hashlib
 import hmac
 import logging
+import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -290,6 +292,40 @@ async def test_hosts_that_failed_and_hang_do_not_hold_up_a_new_one(receiver: Rec
         await ended(receiver)
         assert sum(len(one.received) for one in failing) == 1
         forever.set()
+
+
+async def test_names_that_nobody_resolves_hold_up_no_other_name(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, asked = threading.Event(), set[str]()
+    receiver.headers = [(b"connection", b"close")]
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *args: Any, **options: Any) -> Any:
+        if host.endswith(".example"):
+            asked.add(host)
+            answered.wait()
+            raise socket.gaierror("no such name")
+        return resolve(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    options = {**ALLOWED, "push_allow": "127.0.0.1,localhost"}
+    try:
+        async with connect(Agent(talk), **options) as client:
+            here = TaskPushNotificationConfig(url=receiver.url.replace("127.0.0.1", "localhost"))
+            await client.send("hi", push_notification_config=here)
+            await ended(receiver)
+            for number in range(40):
+                config = TaskPushNotificationConfig(url=f"http://h{number}.example/")
+                await client.send("hi", push_notification_config=config)
+            await until(lambda: len(asked) == 32)
+            receiver.received.clear()
+            await client.send("hi", push_notification_config=here)
+            await asyncio.to_thread(lambda: None)  # other work in threads is not held up, either
+            await ended(receiver)
+            answered.set()
+    finally:
+        answered.set()
 
 
 async def test_a_webhook_that_does_not_answer_in_time_has_failed(receiver: Receiver) -> None:

@@ -13,10 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from errands import TaskContext
+from errands import TaskContext, tracing
 from errands.clock import from_iso, system_clock
-from errands.runtime import json_lines
-from errands.runtime.json_lines import current_task, know, write_json_lines
+from errands.runtime.json_lines import current_task, write_json_lines
 from errands.testing import connect, http_client, serve
 from tests.interaction.wire import message
 from tests.unit.cli.processes import Served
@@ -49,7 +48,6 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(root, "handlers", [handler])
     monkeypatch.setattr(logging.getLogger("errands"), "level", logging.INFO)
     monkeypatch.setattr(logger, "level", logging.INFO)
-    monkeypatch.setattr(json_lines, "_known", dict(json_lines._known))
     return handler.lines
 
 
@@ -104,8 +102,10 @@ async def broken(*_: object) -> None:
     raise RuntimeError("the store is broken")
 
 
-def test_another_part_can_add_what_it_knows(written: list[dict[str, Any]]) -> None:
-    know("trace", lambda: "4bf92f")
+def test_lines_have_the_trace_that_they_are_part_of(
+    written: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "current_ids", lambda: ("4bf92f", "a1"))
     write_json_lines()
     logger.info("traced")
     logger.info("of another trace", extra={"trace": "00f067"})

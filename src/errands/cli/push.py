@@ -10,7 +10,7 @@ from typer import Argument, Option
 from errands.cli.failures import UsageError, command
 from errands.cli.options import AgentName, AsJson, Limit, Storage, TaskId, existing_store
 from errands.cli.printing import clean, duration, note, one_line, out, print_json, table
-from errands.clock import to_iso
+from errands.clock import stored_to_iso
 from errands.engines.base import Engine
 from errands.errors import TaskNotFoundError
 from errands.model.log import Change, OutboxEntry
@@ -68,7 +68,9 @@ async def list_pushes(
 
 
 @command
-async def retry_push(task_id: TaskId, config_id: ConfigId = None, storage: Storage = None) -> None:
+async def retry_push(
+    task_id: TaskId, config_id: ConfigId = None, storage: Storage = None, as_json: AsJson = False
+) -> None:
     """Deliver to a webhook again now, also if it was given up. A server of the agent sends it.
 
     Example:
@@ -76,13 +78,16 @@ async def retry_push(task_id: TaskId, config_id: ConfigId = None, storage: Stora
         errands push retry TASK_ID
     """
     async with existing_store(storage) as engine:
-        for entry in await _entries(engine, task_id, config_id):
+        found = await _entries(engine, task_id, config_id)
+        for entry in found:
             await engine.retry_delivery(task_id, entry.config.id)
-            out().print(f"Webhook {clean(entry.config.id)} of task {clean(task_id)} is due now.")
+    _report(found, "is due now", as_json)
 
 
 @command
-async def drop_push(task_id: TaskId, config_id: ConfigId = None, storage: Storage = None) -> None:
+async def drop_push(
+    task_id: TaskId, config_id: ConfigId = None, storage: Storage = None, as_json: AsJson = False
+) -> None:
     """Delete the push config of a webhook, with everything that was not delivered to it.
 
     Example:
@@ -90,11 +95,21 @@ async def drop_push(task_id: TaskId, config_id: ConfigId = None, storage: Storag
         errands push drop TASK_ID
     """
     async with existing_store(storage) as engine:
-        for entry in await _entries(engine, task_id, config_id):
+        found = await _entries(engine, task_id, config_id)
+        for entry in found:
             await engine.commit(
                 Change(task_id=task_id, scope=entry.scope, at=engine.clock(), drop_push=entry.config.id)
             )
-            out().print(f"Webhook {clean(entry.config.id)} of task {clean(task_id)} is deleted.")
+    _report(found, "is deleted", as_json)
+
+
+def _report(entries: list[OutboxEntry], what: str, as_json: bool) -> None:
+    """Print what was done to the webhooks of a task."""
+    if as_json:
+        print_json([{"taskId": entry.task_id, "configId": entry.config.id} for entry in entries])
+        return
+    for entry in entries:
+        out().print(f"Webhook {clean(entry.config.id)} of task {clean(entry.task_id)} {what}.")
 
 
 async def _entries(engine: Engine, task_id: str, config_id: str | None) -> list[OutboxEntry]:
@@ -133,7 +148,7 @@ def _document(entry: OutboxEntry) -> dict[str, object]:
         "deliveredVersion": entry.delivered,
         "dead": entry.dead,
         "attempts": entry.attempts,
-        "failingSince": None if entry.failed_at is None else to_iso(entry.failed_at),
-        "dueAt": None if entry.due_at is None else to_iso(entry.due_at),
+        "failingSince": None if entry.failed_at is None else stored_to_iso(entry.failed_at),
+        "dueAt": None if entry.due_at is None else stored_to_iso(entry.due_at),
         "error": entry.error,
     }

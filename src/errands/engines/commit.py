@@ -103,6 +103,8 @@ class CommitQueue:
                 break
             if type(job.work) is log.Change:
                 size += sum([len(draft.data) for draft in job.work.events]) + len(job.work.context or b"")
+                if job.work.restored is not None:
+                    size += sum([len(event.data) for event in job.work.restored.events])
         self._jobs.extendleft(reversed(left))
         self._busy.update([job.key for job in taken if job.key is not None])
         return taken
@@ -213,6 +215,8 @@ class CommitBatch:
         if row is None:
             row = TaskRow(self._next_number(), change.task_id, change.scope, change.context_id, 0, 0, judged.head)
             self.rows[change.task_id] = row
+            if change.restored is not None:
+                row.trimmed = change.restored.trimmed
         row.head = judged.head
         if snapshot is not None:
             row.folded = judged.head.version

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from errands.model.core import PAUSED_STATES, Task, TaskState
+from errands.tracing import TraceContext
 
 
 class Scope(NamedTuple):
@@ -79,6 +80,16 @@ class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
     at: int = 0
     #: The lease that was taken since the event before it, if any.
     lease: LeaseRecord | None = None
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A task as another store had it, whose log keeps its versions, times and leases."""
+
+    head: Head
+    #: The events that are kept. Of those up to `trimmed` only records are.
+    events: list[Event]
+    #: The events up to this version are no longer kept.
+    trimmed: int = 0
 
 
 class Work(enum.Enum):
@@ -213,6 +224,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     # Set once, when the task is created.
     context_id: str = ""
+    #: A task from another store. `fold` is the whole of it, `expected` must be 0, and `work` is READY if it is due.
+    restored: Restored | None = None
 
 
 class Head(msgspec.Struct, gc=False):
@@ -372,6 +385,8 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     #: The sender and the address it used, for the audit trail.
     caller: str = ""
     address: str = ""
+    #: Where in a trace the message was accepted: its turn goes on there, in whichever process.
+    trace: TraceContext | None = None
 
     @property
     def is_plain(self) -> bool:

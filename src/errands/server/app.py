@@ -27,7 +27,7 @@ from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy, Policy, compile_policy
 from errands.policy.reviews import ReviewingTaskManager
 from errands.runtime.dependencies import DependencyContainer
-from errands.runtime.figures import Figures
+from errands.runtime.figures import METRICS, Figures
 from errands.runtime.handler import Handler
 from errands.runtime.hooks import HookReader, LifecycleHooks
 from errands.runtime.inner import InnerAgents
@@ -44,12 +44,14 @@ from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
 from errands.server import configuration
 from errands.server.access_audit import AccessAudit
+from errands.server.admin import AdminApi
 from errands.server.asgi import callable_host
 from errands.server.auth import Authentication, AuthScheme, MutualTLSAuth
 from errands.server.auth_file import auth_of, load_auth
 from errands.server.authorization import AccessRule, Authorization
 from errands.server.blobs import BlobAddresses, BlobPages
 from errands.server.cards import CardPublisher
+from errands.server.console_gate import ConsoleGate
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
 from errands.server.http import A2AApp
 from errands.server.large_work import LargeWork
@@ -146,6 +148,8 @@ class A2AServer:
             self.use_auth(auth, access_rules)
         elif access_rules:
             raise ConfigurationError("access_rules need auth=[...]: without it, callers are not known")
+        #: Whether and for whom the console and the operator API are served.
+        self.console = ConsoleGate(self)
         #: What `errands serve` prints about the agent.
         self.facts: dict[str, str] = {}
         #: Where HTTP listens, if it is known (see `listen_at`).
@@ -270,7 +274,8 @@ class A2AServer:
     def as_fastapi_app(self, *, debug: bool = False, **fastapi_kwargs: Any) -> FastAPI:
         """Return a FastAPI application with the agent at its root. Needs `errands[fastapi]`.
 
-        Routes that are added before the first request come first.
+        Routes that are added before the first request come first. With `debug`, the console is served, to this machine
+        only unless callers authenticate.
         """
         try:
             from fastapi import FastAPI  # noqa: PLC0415 - an extra
@@ -287,6 +292,7 @@ class A2AServer:
         card = self.agent_card
         described = {"title": card.name, "version": card.version, "description": card.description}
         app = FastAPI(lifespan=lifespan, debug=debug, **{**described, **fastapi_kwargs})
+        self.console.is_debugging = debug
         # The last of all routes: everything that FastAPI does not know belongs to the agent.
         app.router.default = self.app
         return app
@@ -355,13 +361,16 @@ class A2AServer:
         if settings.role is not ServerRole.ALL:
             configuration.check_shared(engine, f"a process with the role {settings.role} and the others")
         async with AsyncExitStack() as stack:
-            await self._deps.startup()
-            stack.push_async_callback(self._deps.shutdown)
             #: What this process counts, None without `metrics`.
             self.figures: Figures | None = None
             if settings.metrics:
                 engine.counts = engine.counts or CommitCounts()
                 self.figures = Figures(engine.counts)
+            if settings.otel:
+                installed = configuration.load_telemetry()
+                stack.enter_context(installed(self.figures, METRICS, self.agent_card.name))
+            await self._deps.startup()
+            stack.push_async_callback(self._deps.shutdown)
             self.engine = await stack.enter_async_context(engine)
             if self.agent_card.capabilities.push_notifications and settings.push_concurrency:
                 guard = push_guard(settings)
@@ -398,6 +407,7 @@ class A2AServer:
             self.blob_pages: BlobPages | None = None
             if self.blobs is not None and serves:
                 self.blob_pages = BlobPages(self.blobs, self.engine, self.dispatcher.identify, settings, audit)
+            self.admin = AdminApi(self, self._inner, audit)
             if settings.grpc_port is not None and serves:
                 stack.callback(setattr, self, "_grpc", None)
                 grpc_server = configuration.load_grpc_server()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
+from errands.console import routes as console
 from errands.errors import A2AError, MethodNotFoundError, StorageError, UnavailableError
 from errands.model.base import encode
 from errands.operations import Operation
@@ -20,6 +21,8 @@ from errands.runtime.settings import ServerRole
 from errands.runtime.streams import EventStream
 from errands.server import praisonai
 from errands.server.asgi import JSON_TYPE, ClientDisconnectedError, HttpExchange
+from errands.server.cards import CardForm
+from errands.server.console_gate import ADMIN_PREFIX, is_console_path
 from errands.server.dispatch import Dispatcher
 from errands.server.errors import client_error, error_headers
 from errands.server.large_work import LARGE_BODY
@@ -28,7 +31,7 @@ from errands.server.routing import RoutedOperation
 from errands.wire import jsonrpc, v0_3, v1_0
 from errands.wire.dialect import Dialect
 from errands.wire.sse import plain_frame
-from errands.wire.status import JSONRPC_HTTP, to_http
+from errands.wire.status import JSONRPC_HTTP
 
 if TYPE_CHECKING:
     from errands.server.app import A2AServer
@@ -98,17 +101,22 @@ class A2AApp:
     async def _route(self, exchange: HttpExchange) -> None:
         path, dispatcher = _path_of(exchange.scope), self._server.dispatcher
         if path in ("/", ""):
-            if await _allows(exchange, "POST"):
+            if await exchange.allows("POST"):
                 await serve_jsonrpc(exchange, dispatcher)
         elif praisonai.is_at(path, dispatcher.routes):
-            if await _allows(exchange, "POST"):
+            if await exchange.allows("POST"):
                 await praisonai.serve(exchange, dispatcher, self._server.cards)
         elif (page := self._pages.get(path)) is not None:
-            if await _allows(exchange, "GET", "HEAD"):
+            if await exchange.allows("GET", "HEAD"):
                 await page(exchange)
+        elif is_console_path(path):
+            if await exchange.allows("GET", "HEAD"):
+                await self._console(exchange, path)
         elif self._server.blob_pages is not None and (place := self._server.blob_pages.match(path)) is not None:
-            if await _allows(exchange, *place.methods):
+            if await exchange.allows(*place.methods):
                 await self._server.blob_pages.serve(exchange, place)
+        elif path.startswith(ADMIN_PREFIX):
+            await self._server.admin.serve(exchange, path)
         else:
             found = dispatcher.routes.match(exchange.method, path, exchange.header(b"a2a-version"))
             if found is None:
@@ -116,7 +124,7 @@ class A2AApp:
             if isinstance(found, RoutedOperation):
                 await serve_rest(exchange, dispatcher, found)
             else:
-                await _allows(exchange, *sorted(found))
+                await exchange.allows(*sorted(found))
 
     async def _card(self, exchange: HttpExchange) -> None:
         if self._server.settings.role is ServerRole.WORKER:
@@ -129,6 +137,19 @@ class A2AApp:
             raise MethodNotFoundError("This server does not sign its card")
         keys = {"keys": [key.public_jwk() for key in signer.keys]}
         await exchange.respond(200, encode(keys), headers=((b"cache-control", b"public, max-age=300"),))
+
+    async def _console(self, exchange: HttpExchange, path: str) -> None:
+        self._server.console.check(exchange)
+        card = self._server.cards.document(exchange, CardForm.V1_0).body
+        answer = console.answer(
+            path,
+            card=card,
+            accept_encoding=exchange.header(b"accept-encoding"),
+            if_none_match=exchange.header(b"if-none-match"),
+        )
+        if answer is None:
+            raise MethodNotFoundError(f"There is nothing at {exchange.method} {path[:200]}")
+        await exchange.respond(answer.status, answer.body, answer.media_type, answer.headers)
 
     async def _metrics(self, exchange: HttpExchange) -> None:
         if self._server.metrics_page is None:
@@ -167,17 +188,6 @@ def _path_of(scope: Scope) -> str:
     path: str = raw.decode("latin-1").partition("?")[0] if raw else scope["path"]
     root = scope.get("root_path", "")
     return path.removeprefix(root) if root else path
-
-
-async def _allows(exchange: HttpExchange, *methods: str) -> bool:
-    """Return whether the request has one of the methods; respond with 405 if not."""
-    if exchange.method in methods:
-        return True
-    allowed = ", ".join(methods)
-    body = to_http(MethodNotFoundError(f"{exchange.method} is not allowed here; use {allowed}"))[1]
-    body["error"]["code"] = 405
-    await exchange.respond(405, encode(body), headers=((b"allow", allowed.encode()),))
-    return False
 
 
 async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:

@@ -149,6 +149,10 @@ FROM (
 -- Snapshot and tail, at the end of the task's row.
 CROSS JOIN LATERAL (SELECT {log} {snapshot_and_tail}) AS log
 
+-- name: load_head
+-- One task without its content.
+SELECT {record} FROM tasks WHERE id = $1
+
 -- name: load
 -- One task in one consistent view: its row, its snapshot and the tail of its log.
 SELECT {record}, {columns} FROM tasks {content} WHERE tasks.id = $1
