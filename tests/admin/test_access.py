@@ -56,7 +56,7 @@ async def test_an_auditor_changes_nothing() -> None:
         assert reason(await admin.post("auditor", f"tasks/{task_id}/retry")) == (403, "PERMISSION_DENIED")
         assert reason(await admin.get("auditor", "outbox")) == (403, "PERMISSION_DENIED")
         assert reason(await admin.post("auditor", f"outbox/{hooked}/one/drop")) == (404, "TASK_NOT_FOUND")
-        assert ids(await admin.get("operator", "tasks?state=input-required")) == [hooked, task_id]
+        assert set(ids(await admin.get("operator", "tasks?state=input-required"))) == {hooked, task_id}
         assert len(ids(await admin.get("operator", "tasks"))) == 2
 
 
