@@ -93,6 +93,8 @@ LEFT_OUT = b"errands-left-out"
 MAX_BODY = 64 * 1024
 #: Events of the longest log whose records are read to find out which rule asks for a review.
 MOST_RECORDS = 1000
+#: Reviews for which that is found out.
+MOST_EXPLAINED = 50
 _NO_STORE: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 
@@ -533,12 +535,15 @@ class AdminApi:
             query = log.AskingQuery(tenant=tenant, agent=agent, users=users, limit=limit + 1)
             found += await self._engine.asking(query)
         found.sort(key=lambda stored: (stored.head.status_at, stored.task.id))
-        reviews = [await self._review_fields(stored) for stored in found[:limit]]
+        reviews = [
+            await self._review_fields(stored, finds_rule=number < MOST_EXPLAINED)
+            for number, stored in enumerate(found[:limit])
+        ]
         return AdminAnswer(reviews, max(len(found) - limit, 0))
 
-    async def _review_fields(self, stored: log.StoredTask) -> dict[str, Any]:
+    async def _review_fields(self, stored: log.StoredTask, *, finds_rule: bool) -> dict[str, Any]:
         review, rule = Review.of(await revealed(self._engine, stored)), ""
-        if stored.version <= MOST_RECORDS:
+        if finds_rule and stored.version <= MOST_RECORDS:
             with suppress(errors.DamagedTaskError, errors.TaskNotFoundError):
                 known = await stored_records(self._engine, stored.task.id, stored.scope)
                 waiting = open_review(known, stored.head.asks)
