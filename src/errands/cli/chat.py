@@ -149,7 +149,7 @@ class ChatTerminal:
         elif word == "/help":
             note(_HELP, "dim")
         elif line.startswith("/"):
-            note(f"There is no {word} here; /help shows what there is. A message may begin with //.")
+            note(f"unknown command {word}: /help shows the commands, and // begins a message with a slash")
         else:
             self._say([Part(text=line)] if line else [])
 
