@@ -127,7 +127,8 @@ async def test_one_answer_looks_at_a_bounded_number_of_tasks_and_says_where_to_g
         first = await admin.send(text="the needle")
         for _ in range(50):
             await admin.send(text="hay")
-        answers, cursor = [], ""
+        answers: list[Any] = []
+        cursor: str | None = ""
         while cursor is not None:
             answers.append((await admin.get(None, f"tasks?q=needle&before={cursor}")).json())
             cursor = answers[-1]["next"]

@@ -195,3 +195,26 @@ async def test_the_size_of_a_task_is_known_before_it_is_read(
     for task_id, scope in (("none", ME), ("small", SOMEBODY_ELSE)):
         with pytest.raises(TaskNotFoundError):
             await engine.load_small(task_id, scope, 100_000)
+
+
+async def test_a_head_is_loaded_whatever_the_size_of_the_task(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    for _ in range(4):
+        await engine.commit(changes.chunk(text="x" * 500_000))
+    tracemalloc.start()
+    try:
+        found = await engine.load_head("t", ME)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 500_000
+    whole = await engine.load("t", ME)
+    assert (found.head, found.scope, found.task.id) == (whole.head, whole.scope, "t")
+    assert (found.task.context_id, found.task.status.state) == (whole.task.context_id, whole.task.status.state)
+    assert (found.task.artifacts, found.task.history, found.damage) == (None, None, "")
+    assert await engine.load_head("t", None) == found
+    for task_id, scope in (("none", ME), ("none", None), ("\x00", None), ("t", SOMEBODY_ELSE)):
+        with pytest.raises(TaskNotFoundError):
+            await engine.load_head(task_id, scope)

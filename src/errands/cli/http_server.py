@@ -177,7 +177,7 @@ def use_tls(config: uvicorn.Config, agent: A2AServer) -> None:
         ) from None
 
 
-def configure_logging(level: LogLevel | None, log_format: LogFormat | None) -> None:
+def configure_logging(level: LogLevel | None, log_format: LogFormat | None = None) -> None:
     """Log to stderr, from this level on, in this format or that of the environment."""
     logging.basicConfig(format=_LOG_FORMAT, level=(level or "info").upper(), force=True)
     # What is logged while the program is loaded; the server itself does the same when it starts.

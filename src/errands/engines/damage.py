@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from errands import lifecycle
-from errands.clock import to_iso
+from errands.clock import stored_to_iso
 from errands.model import core
 from errands.model.base import UNREADABLE, encode
 from errands.model.log import AccessEntry, Draft, Event, Head, LeaseRecord, ProcessReport, Scope, StoredTask
@@ -31,9 +31,6 @@ V = TypeVar("V")
 
 #: The message to the owner of a damaged task.
 EXPLANATION = "The stored data of this task cannot be read, so it has failed. The log of the server says why."
-
-#: The end of the year 9999: the time of a damaged head may be any number.
-_LATEST = 253_402_300_799_999
 
 _read_task = msgspec.json.Decoder(core.Task).decode
 _read_lease = msgspec.json.Decoder(LeaseRecord).decode
@@ -68,12 +65,24 @@ def read_reports(found: Iterable[bytes]) -> list[ProcessReport]:
     return sorted(reports, key=attrgetter("id"))
 
 
-def read_access(at: int, data: bytes) -> AccessEntry:
-    """Return an entry of the access log; one that cannot be read is an entry that says so."""
+def bare_task(task_id: str, context_id: str, scope: Scope, head: Head) -> StoredTask:
+    """Return a task from its head alone."""
+    if head.state is core.UNSPECIFIED:
+        return damaged_task(task_id, context_id, scope, head, ValueError("its state cannot be read"))
+    status = core.TaskStatus(state=head.state, timestamp=stored_to_iso(head.status_at))
+    return StoredTask(task=core.Task(id=task_id, context_id=context_id or None, status=status), head=head, scope=scope)
+
+
+def read_access(at: Any, data: Any) -> AccessEntry:
+    """Return an entry of the access log; one that cannot be read is an entry that says so.
+
+    The arguments are a number and bytes, but in a damaged file of SQLite they may be of any type.
+    """
     try:
         return _read_access(data)
     except UNREADABLE:
-        return AccessEntry(id=hashlib.sha256(data).hexdigest(), at=at, action="unreadable", outcome="")
+        digest = hashlib.sha256(data if isinstance(data, bytes) else str(data).encode()).hexdigest()
+        return AccessEntry(id=digest, at=at if isinstance(at, int) else 0, action="unreadable", outcome="")
 
 
 def damaged_task(task_id: str, context_id: str, scope: Scope, head: Head, error: Exception) -> StoredTask:
@@ -110,7 +119,7 @@ def _failed(task_id: str, context_id: str, at: int) -> core.TaskStatus:
         task_id=task_id,
         context_id=context_id or None,
     )
-    return core.TaskStatus(state=core.FAILED, message=message, timestamp=to_iso(min(max(at, 0), _LATEST)))
+    return core.TaskStatus(state=core.FAILED, message=message, timestamp=stored_to_iso(at))
 
 
 @lru_cache(maxsize=10_000)

@@ -32,7 +32,7 @@ from errands.engines.base import (
     Tasks,
 )
 from errands.engines.commit import HOSTS, LocalEngine
-from errands.engines.damage import damaged_task
+from errands.engines.damage import bare_task, damaged_task
 from errands.engines.listing import Cursor, earliest, fitting, leave_out_artifacts, list_page
 from errands.engines.retention import apply_retention
 from errands.engines.subscriptions import READ_BYTES, READ_SIZE
@@ -68,6 +68,8 @@ from errands.model.log import (
 
 #: Bytes of content that ended tasks may hold together. Beyond that, those that ended first are dropped.
 MAX_ENDED_BYTES = 128 * 1024 * 1024
+#: Entries of the access log that are kept, the newest ones.
+MAX_ACCESSES = 20_000
 #: The log of an ended task is kept in one piece when it has no more events than this.
 PACKED_EVENTS = 32
 
@@ -203,7 +205,7 @@ class MemoryEngine(LocalEngine):
         self._receipts: dict[Scope, dict[bytes, Receipt]] = {}
         #: What was saved, and when; the longest unchanged first.
         self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
-        self._accesses: deque[AccessEntry] = deque()
+        self._accesses: deque[AccessEntry] = deque(maxlen=MAX_ACCESSES)
         self._reports: dict[str, ProcessReport] = {}
         #: Live tasks that are to be canceled.
         self._canceling: set[str] = set()
@@ -374,7 +376,11 @@ class MemoryEngine(LocalEngine):
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return self._task(task_id, scope).stored()
 
-    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
+    async def load_head(self, task_id: str, scope: Scope | None) -> StoredTask:
+        task = self._task(task_id, scope)
+        return bare_task(task.id, task.context_id, task.scope, task.head)
+
+    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
         task = self._task(task_id, scope)
         if task.kept_bytes > most:
             raise LargeReadError(task.kept_bytes)

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from errands.model.core import PAUSED_STATES, Task, TaskState
+from errands.tracing import TraceContext
 
 
 class Scope(NamedTuple):
@@ -384,6 +385,8 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     #: The sender and the address it used, for the audit trail.
     caller: str = ""
     address: str = ""
+    #: Where in a trace the message was accepted: its turn goes on there, in whichever process.
+    trace: TraceContext | None = None
 
     @property
     def is_plain(self) -> bool:

@@ -19,6 +19,7 @@ import msgspec
 
 from errands.engines.counts import BATCH_BOUNDS, COMMIT_BOUNDS, CommitCounts, Histogram
 from errands.errors import A2AError
+from errands.wire.status import STATUS
 
 #: Upper bounds of the seconds of requests and turns.
 SECONDS_BOUNDS = (
@@ -104,16 +105,6 @@ METRICS = {metric.name: metric for metric in _METRICS}
 UNKNOWN = "unknown"
 
 
-def _reasons(kind: type[A2AError]) -> Iterator[str]:
-    yield kind.reason
-    for special in kind.__subclasses__():
-        yield from _reasons(special)
-
-
-#: A program may raise errors with reasons of its own.
-_REASONS = frozenset(_reasons(A2AError))
-
-
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     """The current value of a metric with some labels."""
 
@@ -126,14 +117,22 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     buckets: tuple[int, ...] = ()
 
 
+class RequestSeconds(dict[tuple[str, str], Histogram]):
+    """Histograms that are made when they are first asked for: one call less for each request."""
+
+    def __missing__(self, key: tuple[str, str]) -> Histogram:
+        histogram = self[key] = Histogram(SECONDS_BOUNDS)
+        return histogram
+
+
 class Figures:
     """The counts of one process since its start."""
 
     def __init__(self, commits: CommitCounts | None = None) -> None:
         #: What the engine counts.
         self._commits = commits
-        #: By operation and binding.
-        self._answered: dict[tuple[str, str], Histogram] = {}
+        #: The seconds of requests that were answered without an error, by operation and binding.
+        self.answered = RequestSeconds()
         #: By operation, binding and reason.
         self._refused: dict[tuple[str, str, str], int] = {}
         #: By agent.
@@ -150,16 +149,9 @@ class Figures:
 
     # Counting
 
-    def answered(self, operation: str, binding: str, seconds: float) -> None:
-        """Count a request that was answered without an error."""
-        histogram = self._answered.get((operation, binding))
-        if histogram is None:
-            histogram = self._answered[operation, binding] = Histogram(SECONDS_BOUNDS)
-        histogram.observe(seconds)
-
     def refused(self, operation: str, binding: str, error: A2AError) -> None:
         """Count a request that was answered with an error."""
-        key = operation, binding, error.reason if error.reason in _REASONS else OTHER
+        key = operation, binding, error.reason if error.reason in STATUS else OTHER
         self._refused[key] = self._refused.get(key, 0) + 1
 
     def turns(self, agent: str) -> Histogram:
@@ -230,7 +222,7 @@ class Figures:
 
     def _of_requests(self) -> Iterator[Sample]:
         by_operation: dict[str, Histogram] = {}
-        for (operation, binding), histogram in self._answered.items():
+        for (operation, binding), histogram in self.answered.items():
             labels = {"operation": operation, "binding": binding, "outcome": "ok"}
             yield Sample("errands_requests_total", labels, sum(histogram.counts))
             whole = by_operation.setdefault(operation, Histogram(SECONDS_BOUNDS))

@@ -9,21 +9,23 @@ import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 
+from errands import tracing
 from errands.clock import to_iso
 from errands.model.base import encode
 
 #: The id of the task that is worked on.
 current_task: ContextVar[str] = ContextVar("errands_task", default="")
 
+
+def _current_trace() -> str:
+    ids = tracing.current_ids()
+    return "" if ids is None else ids[0]
+
+
 #: Fields that a line has if they are known: from `extra=` of the call, or else from these functions.
-_known: dict[str, Callable[[], str]] = {"task": current_task.get, "trace": str, "correlation": str}
+_KNOWN: dict[str, Callable[[], str]] = {"task": current_task.get, "trace": _current_trace, "correlation": str}
 #: Loggers whose handlers are set; "" is the root. uvicorn gives its own handlers to two.
 _LOGGERS = ("", "errands", "uvicorn", "uvicorn.access")
-
-
-def know(field: str, read: Callable[[], str]) -> None:
-    """Have `read` called for a field of each line; an empty text leaves it out."""
-    _known[field] = read
 
 
 class JsonLine(logging.Formatter):
@@ -36,7 +38,7 @@ class JsonLine(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for field, read in _known.items():
+        for field, read in _KNOWN.items():
             if value := getattr(record, field, None) or read():
                 line[field] = str(value)
         if record.exc_info:

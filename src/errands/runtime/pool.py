@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from errands import errors, lifecycle
+from errands import errors, lifecycle, tracing
 from errands.engines.base import Engine
 from errands.model.base import shallow_copy
 from errands.model.core import WORKING, StreamResponse, TaskStatusUpdateEvent
@@ -446,6 +446,7 @@ class WorkerPool:
                     options = await stored_options(self._engine, stored)
                 if request_context is None:
                     request_context = self.contexts.take(execution.task_id, current_message_id(stored))
+                since = stored.head.status_at
                 # Judged before the turn begins, which ends the pause.
                 expired = handler.expiry.judge(stored, journal.now()) if stored.head.cancel_requested else None
                 if stored.head.state is not WORKING and not handler.chooses_reply:
@@ -462,8 +463,11 @@ class WorkerPool:
                 # A cancel may have been requested before there was a turn to tell.
                 if stored.head.cancel_requested or execution.cancel_requested:
                     self._signal_cancel(execution)
-                began = monotonic()
-                goes_on = await handler.run(turn)
+                began = 0.0 if handler.seconds is None else monotonic()
+                if tracing.tracer is None:
+                    goes_on = await handler.run(turn)
+                else:
+                    goes_on = await handler.trace(tracing.tracer, turn, since)
                 if handler.seconds is not None:
                     handler.seconds.observe(monotonic() - began)
                 if not goes_on:

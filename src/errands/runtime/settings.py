@@ -80,6 +80,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     metrics: Flag = True
     #: Whether everyone who reaches the server may read `/metrics`, and not only operators.
     metrics_public: Flag = False
+    #: Whether traces are recorded with OpenTelemetry, whose SDK the program brings. Needs `errands[otel]`.
+    otel: Flag = False
 
     #: Whether the audit trail has who sent each message and each cancel, and from which address; and looks at tasks of
     #: other owners, transfers of files, changes of webhooks, and requests that were denied.

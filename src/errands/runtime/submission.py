@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from errands import errors, lifecycle
+from errands import errors, lifecycle, tracing
 from errands.clock import to_iso
 from errands.engines.base import Engine
 from errands.model import core, log
@@ -122,6 +122,8 @@ class Submitter:
                 return await self._stow_and_create(self._blobs, request, call, receipt, task_id)
             return await self._create(request, call, receipt, task_id)
         except errors.DuplicateMessageError as error:
+            if call.on_repeated is not None:
+                await call.on_repeated(error.task_id)
             stored = await call.load(self._engine, error.task_id)
             return Submission(stored, is_undecided=self._chooses_reply and stored.state is core.SUBMITTED)
 
@@ -441,8 +443,9 @@ class Submitter:
         """Return what the sender asked for beside the message; only executors are shown all of it."""
         configuration = request.configuration
         depth = call.depth or (delegation_depth(request.message.metadata) if request.message.metadata else 0)
+        trace = None if tracing.tracer is None else tracing.tracer.inject()
         if configuration is None:
-            if not (request.metadata or call.extensions or call.parent or call.email or depth or call.address):
+            if not (request.metadata or call.extensions or call.parent or call.email or depth or call.address or trace):
                 return log.PLAIN
             configuration = SendMessageConfiguration()
         is_executor = self._chooses_reply
@@ -458,6 +461,7 @@ class Submitter:
             depth=depth,
             caller=call.caller if call.address else "",
             address=call.address,
+            trace=trace,
         )
 
 

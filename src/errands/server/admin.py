@@ -12,13 +12,12 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 
 from errands import errors
-from errands.engines.base import LargeReadError
 from errands.model import core, log
 from errands.model.base import encode
 from errands.model.requests import (
@@ -33,7 +32,6 @@ from errands.model.requests import (
 )
 from errands.operations import OPERATIONS, Operation
 from errands.policy.agent_oversight import AgentOversight
-from errands.policy.document import Rules
 from errands.policy.reviews import (
     Review,
     ReviewDesk,
@@ -47,7 +45,7 @@ from errands.policy.reviews import (
 from errands.policy.run import stored_records
 from errands.policy.steps import Steps
 from errands.policy.timeline import Timeline, TimelineFold
-from errands.runtime.call import LARGE, CallContext
+from errands.runtime.call import CallContext
 from errands.runtime.figures import METRICS
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import new_id
@@ -58,7 +56,7 @@ from errands.server.access_audit import AccessAudit
 from errands.server.asgi import JSON_TYPE, Header, HttpExchange
 from errands.server.blobs import BlobAddresses
 from errands.server.cards import CardForm
-from errands.server.console_gate import ADMIN_PREFIX, CONSOLE_PATHS
+from errands.server.console_gate import CONSOLE_PATHS
 from errands.server.dispatch import last_event_id
 from errands.server.errors import client_error, error_headers
 from errands.server.log_feed import LogFeed
@@ -98,6 +96,45 @@ MOST_RECORDS = 1000
 _NO_STORE: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 
+class Endpoint(NamedTuple):
+    """One path of the operator API. `{name}` is a parameter, and `page` the method of `AdminApi` that serves it."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    page: str
+    streams: bool = False
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The HTTP methods that it takes."""
+        return ("GET", "HEAD") if self.method == "GET" and not self.streams else (self.method,)
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(self.path)))
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/admin/me", "show_caller"),
+    Endpoint("GET", "/admin/tasks", "list_tasks"),
+    Endpoint("GET", "/admin/tasks/{task}", "show_task"),
+    Endpoint("GET", "/admin/tasks/{task}/timeline", "show_timeline"),
+    Endpoint("GET", "/admin/tasks/{task}/events", "list_events"),
+    Endpoint("GET", "/admin/tasks/{task}/stream", "stream_events", streams=True),
+    Endpoint("POST", "/admin/tasks/{task}/cancel", "cancel_task"),
+    Endpoint("POST", "/admin/tasks/{task}/retry", "retry_task"),
+    Endpoint("GET", "/admin/running", "list_running"),
+    Endpoint("GET", "/admin/reviews", "list_reviews"),
+    Endpoint("POST", "/admin/reviews/{task}", "answer_review"),
+    Endpoint("GET", "/admin/outbox", "list_outbox"),
+    Endpoint("POST", "/admin/outbox/{task}/{config}/retry", "retry_delivery"),
+    Endpoint("POST", "/admin/outbox/{task}/{config}/drop", "drop_webhook"),
+    Endpoint("GET", "/admin/agent", "show_agent"),
+    Endpoint("GET", "/admin/figures", "show_figures"),
+    Endpoint("GET", "/admin/metrics-table", "show_metrics_table"),
+)
+
+
 class AdminRequest(NamedTuple):
     """A request to the operator API."""
 
@@ -112,6 +149,10 @@ class AdminRequest(NamedTuple):
     @property
     def task_id(self) -> str:
         return self.values["task"]
+
+    @property
+    def config_id(self) -> str:
+        return self.values["config"]
 
     @property
     def tenant(self) -> str | None:
@@ -176,31 +217,12 @@ class AdminApi:
         self._addresses = None if server.blobs is None else BlobAddresses(server.blobs, server.settings)
         #: Long logs are read one at a time.
         self._timelines = asyncio.Semaphore(2)
-        task = r"(?P<task>[^/]+)"
-        self._pages: list[tuple[str, re.Pattern[str], Page]] = [
-            (method, re.compile(re.escape(ADMIN_PREFIX) + path), page)
-            for method, path, page in (
-                ("GET", "me", self._me),
-                ("GET", "tasks", self._tasks),
-                ("GET", f"tasks/{task}", self._task),
-                ("GET", f"tasks/{task}/timeline", self._timeline),
-                ("GET", f"tasks/{task}/events", self._events),
-                ("STREAM", f"tasks/{task}/stream", self._stream),
-                ("POST", f"tasks/{task}/cancel", self._cancel),
-                ("POST", f"tasks/{task}/retry", self._retry),
-                ("GET", "running", self._running),
-                ("GET", "reviews", self._reviews),
-                ("POST", f"reviews/{task}", self._review),
-                ("GET", "outbox", self._outbox),
-                ("POST", f"outbox/{task}/(?P<config>[^/]+)/(?P<action>retry|drop)", self._deliver),
-                ("GET", "agent", self._describe),
-                ("GET", "figures", self._figures),
-                ("GET", "metrics-table", self._metrics_table),
-            )
+        self._pages: list[tuple[Endpoint, re.Pattern[str], Page]] = [
+            (endpoint, endpoint.pattern, getattr(self, endpoint.page)) for endpoint in ENDPOINTS
         ]
 
     async def serve(self, exchange: HttpExchange, path: str) -> None:
-        """Serve a request for a path below `ADMIN_PREFIX`."""
+        """Serve a request for a path below `/admin/`."""
         try:
             await self._serve(exchange, path)
         except errors.A2AError as error:
@@ -210,13 +232,13 @@ class AdminApi:
 
     async def _serve(self, exchange: HttpExchange, path: str) -> None:
         self._server.console.check(exchange)
-        found = [(method, match, page) for method, regex, page in self._pages if (match := regex.fullmatch(path))]
+        found = [(endpoint, match, page) for endpoint, regex, page in self._pages if (match := regex.fullmatch(path))]
         if not found:
             raise errors.MethodNotFoundError(f"There is nothing at {exchange.method} {path[:200]}")
-        method, match, page = found[0]
-        if not await exchange.allows(*{"GET": ("GET", "HEAD"), "STREAM": ("GET",), "POST": ("POST",)}[method]):
+        endpoint, match, page = found[0]
+        if not await exchange.allows(*endpoint.methods):
             return
-        if method == "POST":
+        if endpoint.method == "POST":
             check_content_type(exchange)
         values = {name: unquote(value) for name, value in match.groupdict().items()}
         answer = await page(AdminRequest(exchange, values))
@@ -265,38 +287,26 @@ class AdminApi:
         """Return the agents whose tasks a caller may see: those inside are for operators."""
         return (self._agent, *self._inner) if call.is_operator else (self._agent,)
 
-    async def _find(self, asked: AdminRequest, operation: Operation = GET, request: Any = None) -> SeenTask:
+    async def _find(
+        self, asked: AdminRequest, operation: Operation = GET, request: Any = None, *, with_content: bool = False
+    ) -> SeenTask:
         """Return the task that a request is about. Raises `TaskNotFoundError`, also for tasks of others."""
         request = request or GetTaskRequest(id=asked.task_id, tenant=asked.tenant)
         call = await self._identify(asked, operation, request)
         try:
-            if not self._server.console.is_open:
+            scope = None if self._server.console.is_open else call.scope
+            stored = await self._engine.load_head(asked.task_id, scope)
+            if stored.scope.agent not in (self._agent, *self._inner):
+                raise errors.TaskNotFoundError(taskId=asked.task_id)
+            call.scope = stored.scope
+            if with_content:
                 stored = await call.load(self._engine, asked.task_id)
-            else:
-                stored = await self._load_any(asked)
-                call.scope = stored.scope
         except errors.TaskNotFoundError as error:
             await self._deny(asked, operation, request, error)
             raise
         return SeenTask(stored, call, call.is_operator)
 
-    async def _load_any(self, asked: AdminRequest) -> log.StoredTask:
-        """Return a task of any owner. Raises `TaskNotFoundError`."""
-        try:
-            stored = await self._engine.load_small(asked.task_id, None, LARGE)
-        except LargeReadError as error:
-            size = error.size
-        else:
-            return self._served(stored)
-        async with asked.exchange.one_at_a_time(size):
-            return self._served(await self._engine.load(asked.task_id, None))
-
-    def _served(self, stored: log.StoredTask) -> log.StoredTask:
-        if stored.scope.agent not in (self._agent, *self._inner):
-            raise errors.TaskNotFoundError(taskId=stored.task.id)
-        return stored
-
-    async def _me(self, asked: AdminRequest) -> AdminAnswer:
+    async def show_caller(self, asked: AdminRequest) -> AdminAnswer:
         sight = await self._survey(asked)
         server = self._server
         return AdminAnswer(
@@ -332,7 +342,7 @@ class AdminApi:
 
     # Tasks
 
-    async def _tasks(self, asked: AdminRequest) -> AdminAnswer:
+    async def list_tasks(self, asked: AdminRequest) -> AdminAnswer:
         query = asked.query
         wanted = _filter_of(query)
         limit = page_size(query)
@@ -349,8 +359,8 @@ class AdminApi:
         rows = [TaskRow.of(stored, is_operator=sight.is_operator) for stored in page.tasks]
         return AdminAnswer({"tasks": rows, "next": page.cursor or None, "scanned": page.scanned})
 
-    async def _task(self, asked: AdminRequest) -> AdminAnswer:
-        seen = await self._find(asked)
+    async def show_task(self, asked: AdminRequest) -> AdminAnswer:
+        seen = await self._find(asked, with_content=True)
         return AdminAnswer(await self._task_document(seen, asked.exchange))
 
     async def _task_document(self, seen: SeenTask, exchange: HttpExchange) -> dict[str, Any]:
@@ -386,7 +396,7 @@ class AdminApi:
             after, read = part.events[-1].version, read + len(part.events)
         return parent, depth, fold.timeline(stored).children
 
-    async def _timeline(self, asked: AdminRequest) -> AdminAnswer:
+    async def show_timeline(self, asked: AdminRequest) -> AdminAnswer:
         query = asked.query
         start = whole_number(query, "from", 0, 0, 2**53)
         end = whole_number(query, "to", 2**53, 0, 2**53)
@@ -422,7 +432,7 @@ class AdminApi:
         found = await self._engine.records(stored.task.id, stored.scope)
         return [event for event in found if after < event.version < before][-MOST_RECORDS:]
 
-    async def _events(self, asked: AdminRequest) -> AdminAnswer:
+    async def list_events(self, asked: AdminRequest) -> AdminAnswer:
         query = asked.query
         after = whole_number(query, "after", 0, 0, 2**53)
         before = whole_number(query, "before", 0, 0, 2**53) or None
@@ -436,7 +446,7 @@ class AdminApi:
         prefix = "" if self._addresses is None else self._addresses.of(exchange, seen.stored.scope.tenant)
         return LogFeed(self._engine, seen.stored, is_operator=seen.is_operator, kinds=kinds, file_prefix=prefix)
 
-    async def _stream(self, asked: AdminRequest) -> None:
+    async def stream_events(self, asked: AdminRequest) -> None:
         exchange = asked.exchange
         after = last_event_id(exchange)
         if after is None:
@@ -448,7 +458,7 @@ class AdminApi:
 
     # Changes
 
-    async def _cancel(self, asked: AdminRequest) -> AdminAnswer:
+    async def cancel_task(self, asked: AdminRequest) -> AdminAnswer:
         request = CancelTaskRequest(id=asked.task_id, tenant=asked.tenant)
         seen = await self._find(asked, CANCEL, request)
         call = seen.call
@@ -462,8 +472,8 @@ class AdminApi:
         stored = await call.load(self._engine, task_id)
         return AdminAnswer(TaskRow.of(stored, is_operator=call.is_operator, with_artifacts=True))
 
-    async def _retry(self, asked: AdminRequest) -> AdminAnswer:
-        stored = (await self._find(asked)).stored
+    async def retry_task(self, asked: AdminRequest) -> AdminAnswer:
+        stored = (await self._find(asked, with_content=True)).stored
         if stored.scope.agent != self._agent:
             raise errors.UnsupportedOperationError(
                 "Another agent has delegated this task; send the task of that agent again", taskId=stored.task.id
@@ -498,7 +508,7 @@ class AdminApi:
 
     # Work
 
-    async def _running(self, asked: AdminRequest) -> AdminAnswer:
+    async def list_running(self, asked: AdminRequest) -> AdminAnswer:
         sight = await self._survey(asked)
         pool = self._server.pool
         now = self._engine.clock()
@@ -510,7 +520,7 @@ class AdminApi:
         rows = [_active(task, is_operator=sight.is_operator) for task in found[:MOST_LISTED]]
         return AdminAnswer(rows, max(len(found) - MOST_LISTED, 0))
 
-    async def _reviews(self, asked: AdminRequest) -> AdminAnswer:
+    async def list_reviews(self, asked: AdminRequest) -> AdminAnswer:
         sight = await self._survey(asked)
         limit = whole_number(asked.query, "limit", 200, 1, MOST_LISTED)
         names = names_of(sight.call)
@@ -547,7 +557,7 @@ class AdminApi:
             "rule": rule,
         }
 
-    async def _review(self, asked: AdminRequest) -> AdminAnswer:
+    async def answer_review(self, asked: AdminRequest) -> AdminAnswer:
         answer = await self._body(asked, ReviewAnswer)
         verdict = Verdict(answer.approved, answer.comment.strip())
         message = verdict_message(verdict, "", task_id=asked.task_id, context_id=None)
@@ -592,7 +602,7 @@ class AdminApi:
 
     # Webhooks
 
-    async def _outbox(self, asked: AdminRequest) -> AdminAnswer:
+    async def list_outbox(self, asked: AdminRequest) -> AdminAnswer:
         sight = await self._survey(asked, LIST_PUSHES)
         if not sight.is_operator:
             raise errors.PermissionDeniedError("The outbox is for operators")
@@ -617,32 +627,35 @@ class AdminApi:
         found = sorted(found, key=_urgency)[:limit]
         return AdminAnswer([_entry_fields(entry) for entry in found], matched - len(found))
 
-    async def _deliver(self, asked: AdminRequest) -> AdminAnswer:
-        task_id, config_id = asked.task_id, asked.values["config"]
-        request: Any
-        if asked.values["action"] == "retry":
-            operation = CREATE_PUSH
-            request = TaskPushNotificationConfig(url="-", id=config_id, task_id=task_id, tenant=asked.tenant)
-        else:
-            operation = DELETE_PUSH
-            request = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id, tenant=asked.tenant)
+    async def retry_delivery(self, asked: AdminRequest) -> AdminAnswer:
+        request = TaskPushNotificationConfig(url="-", id=asked.config_id, task_id=asked.task_id, tenant=asked.tenant)
+        await self._find_webhook(asked, CREATE_PUSH, request)
+        await self._engine.retry_delivery(asked.task_id, asked.config_id)
+        return AdminAnswer({"taskId": asked.task_id, "configId": asked.config_id})
+
+    async def drop_webhook(self, asked: AdminRequest) -> AdminAnswer:
+        task_id, config_id = asked.task_id, asked.config_id
+        request = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id, tenant=asked.tenant)
+        scope = await self._find_webhook(asked, DELETE_PUSH, request)
+        await self._engine.commit(
+            log.Change(task_id=task_id, scope=scope, at=self._engine.clock(), drop_push=config_id)
+        )
+        return AdminAnswer({"taskId": task_id, "configId": config_id})
+
+    async def _find_webhook(self, asked: AdminRequest, operation: Operation, request: Any) -> log.Scope:
+        """Return the scope of the task whose webhook an operator changes. Raises `A2AError`."""
         seen = await self._find(asked, operation, request)
         if not seen.is_operator:
             raise errors.PermissionDeniedError("The outbox is for operators")
         scope = seen.stored.scope
-        configs = await self._engine.push_configs(task_id, scope)
-        if config_id not in (config.id for config in configs):
-            raise errors.TaskNotFoundError("The task has no push notification config of this id", taskId=task_id)
-        if operation is CREATE_PUSH:
-            await self._engine.retry_delivery(task_id, config_id)
-        else:
-            change = log.Change(task_id=task_id, scope=scope, at=self._engine.clock(), drop_push=config_id)
-            await self._engine.commit(change)
-        return AdminAnswer({"taskId": task_id, "configId": config_id, "action": asked.values["action"]})
+        configs = await self._engine.push_configs(asked.task_id, scope)
+        if asked.config_id not in (config.id for config in configs):
+            raise errors.TaskNotFoundError("The task has no push notification config of this id", taskId=asked.task_id)
+        return scope
 
     # Figures
 
-    async def _figures(self, asked: AdminRequest) -> AdminAnswer:
+    async def show_figures(self, asked: AdminRequest) -> AdminAnswer:
         since = whole_number(asked.query, "since", 0, 0, 2**53)
         sight = await self._survey(asked)
         if not sight.is_operator:
@@ -667,20 +680,20 @@ class AdminApi:
             max(len(processes) - MOST_LISTED, 0),
         )
 
-    async def _metrics_table(self, asked: AdminRequest) -> AdminAnswer:
+    async def show_metrics_table(self, asked: AdminRequest) -> AdminAnswer:
         await self._survey(asked)
         return AdminAnswer([metric._asdict() for metric in METRICS.values()])
 
     # The agent
 
-    async def _describe(self, asked: AdminRequest) -> AdminAnswer:
+    async def show_agent(self, asked: AdminRequest) -> AdminAnswer:
         sight = await self._survey(asked)
         server, exchange = self._server, asked.exchange
         document = server.cards.document(exchange, CardForm.BOTH).body
         report = check_card(document)
         policies = []
         if sight.is_operator:
-            policies = [_policy_fields(agent, self._rules_of(agent)) for agent in sight.agents]
+            policies = [_policy_fields(agent, self._oversight_of(agent)) for agent in sight.agents]
         return AdminAnswer(
             {
                 "card": msgspec.Raw(document),
@@ -695,9 +708,9 @@ class AdminApi:
             }
         )
 
-    def _rules_of(self, agent: str) -> Rules | None:
+    def _oversight_of(self, agent: str) -> AgentOversight | None:
         oversight = self._server.pool.handlers[agent].oversight
-        return oversight.rules if isinstance(oversight, AgentOversight) else None
+        return oversight if isinstance(oversight, AgentOversight) else None
 
 
 def _frame(item: StreamItem) -> bytes:
@@ -841,16 +854,12 @@ def _report_fields(report: log.ProcessReport) -> dict[str, Any]:
     }
 
 
-def _policy_fields(agent: str, rules: Rules | None) -> dict[str, Any]:
+def _policy_fields(agent: str, oversight: AgentOversight | None) -> dict[str, Any]:
     """Return the compiled rules of an agent, as a list and as a text."""
-    if rules is None:
+    if oversight is None:
         return {"agent": agent, "version": "", "limits": {}, "rules": [], "text": ""}
-    listed = [*_rules_in("", rules.before), *_rules_in("", rules.after)]
-    for capability, phases in rules.policy.capabilities.items():
-        for steps in phases.values():
-            listed += _rules_in(capability, steps)
-    for steps in rules.policy.others.values():
-        listed += _rules_in("*", steps)
+    rules = oversight.rules
+    listed = [rule for capability, steps in oversight.listed_steps() for rule in _rules_in(capability, steps)]
     limits = {name: value for name, value in msgspec.structs.asdict(rules.limits).items() if value is not None}
     lines = [f"{rules.limit_name(name)}: {value}" for name, value in limits.items()]
     lines += [_line_of(rule) for rule in listed]
@@ -869,6 +878,7 @@ def _rules_in(capability: str, steps: Steps) -> list[dict[str, Any]]:
             "name": step.name,
             "phase": steps.phase.value,
             "capability": capability,
+            "match": step.match or "",
             "action": step.action,
             "expression": "" if step.program is None else step.program.source,
             "condition": "" if step.condition is None else step.condition.source,
@@ -881,5 +891,6 @@ def _rules_in(capability: str, steps: Steps) -> list[dict[str, Any]]:
 
 def _line_of(rule: dict[str, Any]) -> str:
     what = rule["invoke"] or rule["expression"]
+    action = f"{rule['action']} for {rule['match']}:" if rule["match"] else rule["action"]
     condition = f" when {rule['condition']}" if rule["condition"] else ""
-    return f"{rule['name']}: {rule['action']} {what}{condition} (on failure: {rule['onFail']})"
+    return f"{rule['name']}: {action} {what}{condition} (on failure: {rule['onFail']})"

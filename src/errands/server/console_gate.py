@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from errands.errors import MethodNotFoundError, PermissionDeniedError
+from errands.runtime.settings import ServerRole
 from errands.server.asgi import HttpExchange
 from errands.server.request_guard import check_host_name, is_loopback
 
@@ -47,6 +48,8 @@ class ConsoleGate:
     def is_on(self) -> bool:
         """True if the console is served."""
         server, settings = self._server, self._server.settings
+        if settings.role is ServerRole.WORKER:
+            return False  # it takes no requests
         if settings.console != "auto":
             return settings.console == "on"
         if server.asks_who_calls:

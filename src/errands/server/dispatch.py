@@ -5,12 +5,12 @@ Authentication is the first middleware; authorization comes after the last one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence, Set
 from itertools import takewhile
 from time import monotonic
 from typing import Any
 
-from errands import errors
+from errands import errors, tracing
 from errands.interop import CardLike, adapt_card
 from errands.model.card import AgentCard
 from errands.model.card_config import AgentCardConfig
@@ -27,7 +27,8 @@ from errands.runtime.streams import EventStream
 from errands.runtime.task_manager import TaskManager
 from errands.server.access_audit import AccessAudit
 from errands.server.asgi import IncomingRequest
-from errands.server.authorization import OWNER_HEADER, Authorization
+from errands.server.auth import MAX_NAME
+from errands.server.authorization import OWNER_HEADER, Authorization, task_of
 from errands.server.blobs import BlobAddresses
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
 from errands.server.errors import client_error
@@ -35,12 +36,14 @@ from errands.server.request_guard import client_address, client_network
 from errands.server.routing import Routes
 from errands.wire.bounds import MAX_DEPTH, check_outline, check_parts
 from errands.wire.dialect import EXTENSION_HEADERS
+from errands.wire.status import STATUS
 
 #: A method of `TaskManager`.
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
 ExtendedCardProvider = Callable[..., Awaitable[CardLike]]
 
 _OWNER_HEADER = OWNER_HEADER.lower().encode()
+_TRACEPARENT, _TRACESTATE = tracing.TRACEPARENT.encode(), tracing.TRACESTATE.encode()
 _EXTENSION_HEADERS = frozenset(name.lower().encode() for name in EXTENSION_HEADERS.values())
 
 
@@ -142,9 +145,47 @@ class Dispatcher:
         if operation.request is SendMessageRequest:
             check_outline(params, self.max_parts)
 
-    async def dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:
+    def dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Coroutine[Any, Any, Any]:
         """Return the operation's result: a model, or an `EventStream`. Raises only `A2AError`."""
-        began = monotonic()
+        if tracing.tracer is None:
+            return self._dispatch(operation, request, exchange)
+        return self._trace(tracing.tracer, operation, request, exchange)
+
+    async def _trace(
+        self, tracer: tracing.Tracer, operation: Operation, request: Any, exchange: IncomingRequest
+    ) -> Any:
+        """Do what `dispatch` does, in a span below that of the client. The span of a stream ends with the stream."""
+        span = tracer.span(
+            "request",
+            operation.name,
+            parent=trace_context(exchange),
+            agent=self._card.name,
+            binding=exchange.binding,
+            protocol=exchange.protocol,
+            task=task_of(request) or None,
+        )
+        try:
+            with span.active():
+                result = await self._dispatch(operation, request, exchange)
+        except errors.A2AError as error:
+            status = STATUS.get(error.reason)
+            span.fail(error.reason, is_fault=status is None or status.http >= 500)
+            span.end()
+            raise
+        except BaseException:
+            span.fail("abandoned", is_fault=False)  # the client has disconnected
+            span.end()
+            raise
+        if isinstance(result, EventStream):
+            result.on_close(span.end)
+            return result
+        if isinstance(result, SendMessageResponse) and result.task is not None:
+            span.note(task=result.task.id, conversation=result.task.context_id)
+        span.end()
+        return result
+
+    async def _dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:
+        began = 0.0 if self._figures is None else monotonic()
         try:
             extensions: list[str] = []
             if self._required or not _EXTENSION_HEADERS.isdisjoint(exchange.headers):
@@ -154,6 +195,7 @@ class Dispatcher:
             else:
                 call = CallContext(self._default_scope, extensions)
                 if request.tenant:
+                    _check_tenant(request.tenant)
                     call.scope, call.names_tenant = Scope(request.tenant, "", self._card.name), True
                 if self._audit is not None:
                     await self._audit.admit(operation, request, call, exchange)
@@ -168,7 +210,7 @@ class Dispatcher:
         except Exception as error:
             raise client_error(error, operation.name) from None
         if self._figures is not None:
-            self._figures.answered(operation.name, exchange.binding, monotonic() - began)
+            self._figures.answered[operation.name, exchange.binding].observe(monotonic() - began)
         return result
 
     def refused(self, operation: Operation | None, exchange: IncomingRequest, error: errors.A2AError) -> None:
@@ -236,6 +278,7 @@ class Dispatcher:
         envelope, exchange.envelope = exchange.envelope, None
         assert envelope is not None
         given, named = envelope.tenant, request.tenant or ""
+        _check_tenant(named)
         envelope.tenant = given or named
         if isinstance(request, SendMessageRequest):
             envelope.params = request
@@ -395,10 +438,25 @@ class ClosedDispatcher(Dispatcher):
         )
 
 
+def _check_tenant(name: str) -> None:
+    """Raise `InvalidParamsError` for a name that would fill the store: no limit counts the names of tenants."""
+    if len(name) > MAX_NAME:
+        raise errors.InvalidParamsError(f"The name of a tenant has at most {MAX_NAME} characters", field="tenant")
+
+
 def _declared(exchange: IncomingRequest, headers: Set[bytes]) -> list[str]:
     """Return every URI in these headers, each of which may occur more than once."""
     values = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name in headers]
     return list(dict.fromkeys(uri for value in values for item in value.split(",") if (uri := item.strip())))
+
+
+def trace_context(exchange: IncomingRequest) -> tracing.TraceContext | None:
+    """Return the place in a trace from which the request was made, if it names one."""
+    parent = exchange.headers.get(_TRACEPARENT)
+    if parent is None:
+        return None
+    states = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name == _TRACESTATE]
+    return tracing.read_context(parent.decode("latin-1"), states)
 
 
 def last_event_id(exchange: IncomingRequest) -> int | None:

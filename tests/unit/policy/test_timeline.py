@@ -23,7 +23,7 @@ from errands.policy.timeline import MAX_SPANS, SHOWN, Span, Timeline, TimelineFo
 from errands.runtime.journal import status_update
 
 START = 1_800_000_000_000
-CALL = {"call": "c1", "function": "refund", "arguments": {"amount": 500}}
+CALL: dict[str, Any] = {"call": "c1", "function": "refund", "arguments": {"amount": 500}}
 
 
 class Log:

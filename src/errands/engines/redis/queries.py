@@ -23,8 +23,8 @@ from errands.engines.base import (
     Tasks,
 )
 from errands.engines.commit import HOSTS, LocalEngine
-from errands.engines.damage import read_access, read_reports, readable_pushes
-from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
+from errands.engines.damage import bare_task, read_access, read_reports, readable_pushes
+from errands.engines.listing import FAR, Cursor, bounded, earliest, leave_out_artifacts, list_page
 from errands.engines.redis.connection import RedisServer
 from errands.engines.redis.schema import (
     LOST,
@@ -77,7 +77,15 @@ class RedisQueries(LocalEngine):
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return await self._load(task_id, scope)
 
-    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
+    async def load_head(self, task_id: str, scope: Scope | None) -> StoredTask:
+        task = (await self.look([task_id])).get(task_id)
+        if task is not None and task.scope == LOST:
+            return await self.load(task_id, scope)  # which looks for its scope
+        if task is None or scope not in (None, task.scope):
+            raise TaskNotFoundError(taskId=task_id)
+        return bare_task(task_id, task.context_id, task.scope, task.head)
+
+    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
         return await self._load(task_id, scope, most=most, only_small=True)
 
     async def _load(self, task_id: str, scope: Scope | None, **options: Any) -> StoredTask:
@@ -281,11 +289,20 @@ class RedisQueries(LocalEngine):
     # The access log
 
     async def accesses(self) -> AsyncIterator[AccessEntry]:
-        start = 0
-        while rows := await self.server.do("zrange", self.keys("accesses"), start, start + LOOK - 1, withscores=True):
-            for data, at in rows:
-                yield read_access(int(at), data)
-            start += LOOK
+        # By time and not by rank: retention removes entries from the beginning meanwhile.
+        key, last = self.keys("accesses"), "-inf"
+        while rows := await self.server.do("zrangebyscore", key, last, "+inf", start=0, num=LOOK, withscores=True):
+            latest = rows[-1][1]
+            shown = sum(at == latest for _, at in rows)
+            while rows:
+                for data, at in rows:
+                    yield read_access(int(bounded(at)), data)
+                # The rest of those with the same time.
+                rows = await self.server.do(
+                    "zrangebyscore", key, latest, latest, start=shown, num=LOOK, withscores=True
+                )
+                shown += len(rows)
+            last = f"({latest}"
 
     # Processes
 
