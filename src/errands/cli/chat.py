@@ -271,7 +271,7 @@ class ChatTerminal:
         sys.stdout.write("\n")
         self._state = ""
         if self._task_id is None:
-            note("Stopped before the agent accepted the message.", "dim")
+            note("Stopped. The agent had not answered yet, and may still work: see `errands tasks list URL`.", "dim")
             return
         note("Canceling. Ctrl-C leaves at once.", "dim")
         try:
