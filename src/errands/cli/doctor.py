@@ -407,12 +407,14 @@ async def _answers(url: str) -> AsyncIterator[Diagnosis]:
     """Check readiness, which servers of errands tell, and the time of an answer."""
     async with httpx.AsyncClient(timeout=_PATIENCE) as http:
         try:
-            answer = await http.get(url.rstrip("/") + READY_PATH)
+            async with http.stream("GET", url.rstrip("/") + READY_PATH) as answer:
+                # The beginning is enough, however much another server sends.
+                text = (await anext(answer.aiter_bytes(200), b"")).decode(errors="replace")
         except httpx.HTTPError as error:
             yield _error("ready", f"{READY_PATH} does not answer ({type(error).__name__})", "see the log of the agent")
             return
     if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-        yield _error("ready", f"the server is not ready: {answer.text[:200]}", "see its log, and check its task store")
+        yield _error("ready", f"the server is not ready: {text}", "see its log, and check its task store")
     elif answer.status_code == httpx.codes.OK:
         yield _ok("ready", "the server takes requests")
     try:
