@@ -147,9 +147,12 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     waiting: bool = False
 
     @property
-    def state(self) -> TaskState | None:
-        """The only state that is wanted; engines find the tasks of one state."""
-        return next(iter(self.states)) if len(self.states) == 1 else None
+    def listed_states(self) -> tuple[TaskState | None, ...]:
+        """The states whose tasks are listed; None means all in one listing."""
+        states = self.states
+        if self.waiting:
+            states = states & PAUSED_STATES if states else PAUSED_STATES
+        return tuple(sorted(states)) if states or self.waiting else (None,)
 
     def matches(self, stored: StoredTask) -> bool:
         """Return whether a task is wanted."""
@@ -186,8 +189,23 @@ class TablePage(NamedTuple):
 ListTasks = Callable[[ListQuery], Awaitable[ListPage]]
 
 
+class _Listing(NamedTuple):
+    """The tasks of one agent in one state, or in any: what an engine lists."""
+
+    agent: str
+    state: TaskState | None
+
+    @property
+    def key(self) -> str:
+        """Its name in cursors."""
+        return f"{'' if self.state is None else self.state.short}:{self.agent}"
+
+
 class TaskScan:
-    """Walks through the tasks of some agents within a reach, the newest status first."""
+    """Walks through the tasks of some agents within a reach, the newest status first.
+
+    Engines find the tasks of one state without looking at others, so there is a listing for each state that is wanted.
+    """
 
     def __init__(
         self, list_tasks: ListTasks, scope: Scope, reach: Reach, agents: Sequence[str], wanted: TaskFilter
@@ -195,13 +213,14 @@ class TaskScan:
         self._list = list_tasks
         self._scope = scope
         self._reach = reach
-        self._agents = agents
         self._wanted = wanted
+        listings = [_Listing(agent, state) for agent in agents for state in wanted.listed_states]
+        self._listings = {listing.key: listing for listing in listings}
 
     async def page(self, limit: int, cursor: str = "") -> TablePage:
         """Return up to `limit` tasks that are wanted. Raises `InvalidParamsError` for an invalid cursor."""
-        tokens = _read_cursor(cursor) if cursor else dict.fromkeys(self._agents, "")
-        tokens = {agent: token for agent, token in tokens.items() if agent in self._agents}
+        tokens = _read_cursor(cursor) if cursor else dict.fromkeys(self._listings, "")
+        tokens = {key: token for key, token in tokens.items() if key in self._listings}
         found: list[StoredTask] = []
         scanned = 0
         while tokens and len(found) < limit and scanned < MOST_SCANNED:
@@ -219,49 +238,50 @@ class TaskScan:
         return TablePage(found[:limit], _write_cursor(tokens) if tokens else "", scanned)
 
     async def _take(self, tokens: dict[str, str], count: int) -> tuple[list[StoredTask], dict[str, str]]:
-        """Return the next tasks of all agents, `count` at most, and where each agent goes on after them."""
-        pages = {agent: await self._read(agent, token, count) for agent, token in tokens.items()}
+        """Return the next tasks of all listings, `count` at most, and where each listing goes on after them."""
+        pages = {key: await self._read(key, token, count) for key, token in tokens.items()}
         if len(pages) > 1:
-            merged = heapq.merge(*(_in_order(agent, page) for agent, page in pages.items()), key=lambda one: -one[0])
+            merged = heapq.merge(*(_in_order(key, page) for key, page in pages.items()), key=lambda one: -one[0])
             shares = dict.fromkeys(pages, 0)
-            for number, (_, agent) in enumerate(merged):
+            for number, (_, key) in enumerate(merged):
                 if number == count:
                     break
-                shares[agent] += 1
-            # An agent whose page is not used up is read again as far as it is, and goes on there.
-            for agent, share in shares.items():
-                if share == 0 and pages[agent].tasks:
-                    pages[agent] = ListPage(tasks=[], next_page_token=tokens[agent] or _BEGINNING, total_size=0)
-                elif share < len(pages[agent].tasks):
-                    pages[agent] = await self._read(agent, tokens[agent], share)
-        after = {agent: page.next_page_token for agent, page in pages.items() if page.next_page_token}
+                shares[key] += 1
+            # A listing whose page is not used up is read again as far as it is, and goes on there.
+            for key, share in shares.items():
+                if share == 0 and pages[key].tasks:
+                    pages[key] = ListPage(tasks=[], next_page_token=tokens[key] or _BEGINNING, total_size=0)
+                elif share < len(pages[key].tasks):
+                    pages[key] = await self._read(key, tokens[key], share)
+        after = {key: page.next_page_token for key, page in pages.items() if page.next_page_token}
         taken = [stored for page in pages.values() for stored in page.tasks]
         if len(pages) > 1:
             taken.sort(key=lambda stored: -stored.head.status_at)
         return taken, after
 
-    async def _read(self, agent: str, token: str, count: int) -> ListPage:
+    async def _read(self, key: str, token: str, count: int) -> ListPage:
+        agent, state = self._listings[key]
         query = ListQuery(
             scope=self._scope._replace(agent=agent),
             reach=self._reach,
             context_id=self._wanted.context_id,
-            state=self._wanted.state,
+            state=state,
             page_size=count,
             page_token="" if token == _BEGINNING else token,
         )
         return await self._list(query)
 
 
-#: In cursors, for an agent of which no task was given out yet.
+#: In cursors, for a listing of which no task was given out yet.
 _BEGINNING = "-"
 
 
-def _in_order(agent: str, page: ListPage) -> Iterable[tuple[int, str]]:
+def _in_order(key: str, page: ListPage) -> Iterable[tuple[int, str]]:
     """Yield a time for each task of a page, none later than the one before: at its end, a listing begins again."""
     latest = 2**62
     for stored in page.tasks:
         latest = min(latest, stored.head.status_at)
-        yield latest, agent
+        yield latest, key
 
 
 def _write_cursor(tokens: dict[str, str]) -> str:
