@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from errands import A2AServer, BearerTokenMiddleware
 from tests.console.browser import Tab, serious_problems, tab
 from tests.console.busy import HOSTILE, Busy, busy_server
 from tests.live import live
+from tests.unit.cli.processes import Served
 
 pytestmark = pytest.mark.anyio
 
@@ -225,6 +227,21 @@ async def test_dragging_over_the_outline_zooms_and_the_address_keeps_it(at_suppo
     assert 0 < await outline.locator("[data-span]").count() < marks
     await page.get_by_role("button", name="Show all").click()
     await expect(outline.locator("[data-span]")).to_have_count(marks)
+
+
+async def test_a_turn_whose_process_was_killed_is_shown_with_both_attempts(browser: Browser, tmp_path: Path) -> None:
+    options = {"storage": f"sqlite:///{tmp_path / 'tasks.db'}", "lease_seconds": "1"}
+    program = Path(__file__).parent / "busy.py"
+    with Served(program, cwd=tmp_path, **options) as first:
+        task = send(first.url, "hold on", wait=False)
+        first.stop(signal.SIGKILL)
+    with Served(program, cwd=tmp_path, **options) as second:
+        async with tab(browser, second.url) as opened:
+            page = await visit(opened, f"/console/tasks/{task}")
+            await expect(page.locator(".sentence")).to_contain_text("attempt 2 of 3")
+            await expect(page.locator("tr.span", has_text="lost its lease")).to_be_visible()
+            await expect(page.locator("svg.outline .band")).to_have_count(2)
+            await expect(page.locator("svg.outline .band.torn")).to_have_count(1)
 
 
 async def test_artifacts_grow_while_they_are_written(at_busy: Tab, busy: str, worker: Busy) -> None:
