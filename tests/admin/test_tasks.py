@@ -92,6 +92,18 @@ async def test_filters(query: str, expected: list[str]) -> None:
             assert sorted(row["words"] for row in rows) == expected
 
 
+async def test_tasks_in_rare_states_are_found_without_looking_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_table, "MOST_SCANNED", 5)
+    async with open_site() as admin:
+        asking, failed = await admin.send(text="ask me"), await admin.send(text="fail")
+        for _ in range(20):
+            await admin.send()
+        for query, expected in (("waiting=1", [asking]), ("state=failed,input-required", [failed, asking])):
+            answer = (await admin.get(None, f"tasks?{query}")).json()
+            assert [row["id"] for row in answer["tasks"]] == expected
+            assert (answer["scanned"], answer["next"]) == (len(expected), None)
+
+
 async def every_row(admin: Site, query: str) -> Any:
     cursor = ""
     while True:
