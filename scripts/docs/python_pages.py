@@ -383,12 +383,14 @@ def _class_section(name: PublicName, kind: type) -> list[str]:
         base.__name__ for base in kind.__bases__ if base not in (object, ABC) and not base.__name__.startswith("_")
     ]
     members = members_of(kind)
-    lines = [*_code(f"class {name.name}" + (f"({', '.join(bases)})" if bases else "")), "", documentation_of(kind), ""]
+    head = f"class {name.name}" + (f"({', '.join(bases)})" if bases else "")
+    details = ""
     constructor = inspect.getattr_static(kind, "__init__")
     is_ours = inspect.isfunction(constructor) and constructor.__module__.startswith("errands")
     if is_ours and not dataclasses.is_dataclass(kind) and kind.__name__ not in _GIVEN:
-        lines += _code(signature_of(name.name, constructor).removesuffix(" -> None"))
-        lines += ["", inspect.cleandoc(constructor.__doc__ or ""), ""]
+        head = "class " + signature_of(name.name, constructor).removesuffix(" -> None")
+        details = inspect.cleandoc(constructor.__doc__ or "")
+    lines = [*_code(head), "", documentation_of(kind), "", details, ""]
     lines += _attributes([member for member in members if not member.is_method])
     for member in members:
         if member.is_method:

@@ -38,7 +38,7 @@ REPOSITORY_PAGES = {
 #: Folders whose files are shown on one page each.
 FOLDERS = {
     "examples": ("examples/programs.md", "Examples", "Each program shows one feature."),
-    "deploy": ("project/deploy.md", "Deployment files", "[Scaling](../scaling.md#deployment) explains them."),
+    "deploy": ("project/deploy.md", "Deployment files", "[Scaling](../scaling.md#deploying) explains them."),
     "examples/support-agent": ("examples/support-agent-files.md", "The files of the support agent", ""),
 }
 _SHOWN = {".py": "python", ".yaml": "yaml", ".json": "json", ".md": "", "": "docker"}
@@ -146,7 +146,7 @@ def reference_targets() -> dict[str, str]:
             targets[f"Settings.{name}"] = f"reference/settings.md#{name}"
     for name in error_classes():
         targets.setdefault(name, f"reference/errors.md#{name}")
-    for name, _ in commands():
+    for name, _ in list(commands())[1:]:
         targets[name] = f"reference/commands.md#{name.replace(' ', '-')}"
     return targets
 
@@ -222,6 +222,12 @@ def _is_missing_member(name: str) -> bool:
         return False
     kind = "TaskContext" if owner == "ctx" else owner
     return kind in _TARGETS and f"{kind}.{member}" not in _TARGETS and not hasattr(_resolve(f"errands.{kind}"), member)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Take the script that makes the search work without a server from this site: the theme has it from elsewhere."""
+    own = posixpath.relpath("assets/iframe-worker.js", posixpath.dirname(page.file.dest_uri) or ".")
+    return output.replace("https://unpkg.com/iframe-worker/shim", own)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

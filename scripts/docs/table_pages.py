@@ -18,6 +18,7 @@ from errands.errors import A2AError
 from errands.model.base import A2AObject, fields_of
 from errands.operations import OPERATIONS
 from errands.runtime.settings import ENV_PREFIX, SECRET, Settings
+from errands.runtime.task_manager import TaskManager
 from errands.wire.status import STATUS
 from errands.wire.v0_3 import JSONRPC as V0_3
 
@@ -112,7 +113,8 @@ def _operations() -> Iterator[str]:
         )
     for operation in OPERATIONS.values():
         yield from ("", f"## {operation.name}", "")
-        yield f"`TaskManager.{operation.method}` performs it."
+        if hasattr(TaskManager, operation.method):
+            yield f"`TaskManager.{operation.method}` performs it."
         answer = "Each event" if operation.streams else "The answer"
         for title, struct in (("The request", operation.request), (answer, operation.response)):
             yield from ("", *_struct(title, struct))
