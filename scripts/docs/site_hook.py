@@ -224,12 +224,6 @@ def _is_missing_member(name: str) -> bool:
     return kind in _TARGETS and f"{kind}.{member}" not in _TARGETS and not hasattr(_resolve(f"errands.{kind}"), member)
 
 
-def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Take the script that makes the search work without a server from this site: the theme has it from elsewhere."""
-    own = posixpath.relpath("assets/iframe-worker.js", posixpath.dirname(page.file.dest_uri) or ".")
-    return output.replace("https://unpkg.com/iframe-worker/shim", own)
-
-
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Show the version of the package."""
     config.extra["version_of_errands"] = __version__
