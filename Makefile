@@ -68,7 +68,7 @@ check: $(VENV)/.dev
 
 # The warning that is turned off is about a later version of MkDocs, not about these pages.
 docs: $(VENV)/.dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --clean --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --clean
 	@echo "Open site/index.html in a browser."
 
 # Known vulnerabilities of what errands installs. Where the service cannot be reached it says so and succeeds.

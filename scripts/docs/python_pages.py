@@ -150,7 +150,9 @@ def public_names() -> list[PublicName]:
 def documentation_of(value: Any) -> str:
     """Return the docstring of a class or function itself, not of its base or of its metaclass."""
     if isinstance(value, type):
-        return inspect.cleandoc(value.__dict__.get("__doc__") or "")
+        text = inspect.cleandoc(value.__dict__.get("__doc__") or "")
+        # Dataclasses without a docstring get their signature as one.
+        return "" if text.startswith(f"{value.__name__}(") else text
     return inspect.getdoc(value) or "" if callable(value) else ""
 
 
@@ -160,13 +162,14 @@ def documentation_of(value: Any) -> str:
 def members_of(kind: type) -> list[Member]:
     """Return the public members of a class in the order of its source, then those of its bases in errands."""
     found: dict[str, Member] = {}
+    # What is said of an attribute of a base is true of that of a subclass.
+    comments = {name: text for base in reversed(kind.__mro__) for name, text in _comments(base).items()}
     for owner in kind.__mro__:
         if not owner.__module__.startswith("errands"):
             continue
         if issubclass(kind, enum.Enum) and owner is not kind:
             continue
-        comments = _comments(owner)
-        names = [*_annotations(owner), *vars(owner), *comments]
+        names = [*_annotations(owner), *vars(owner), *_comments(owner)]
         for name in dict.fromkeys(names):
             if not name.startswith("_") and name not in found and (member := _member(kind, owner, name, comments)):
                 found[name] = member
@@ -194,14 +197,14 @@ def _member(kind: type, owner: type, name: str, comments: Mapping[str, str]) -> 
         getter = value.fget if isinstance(value, property) else value.func
         returns = str(inspect.signature(getter).return_annotation) if getter else ""
         return Member(name, "" if "_empty" in returns else returns, inspect.getdoc(getattr(kind, name)) or "")
-    if inspect.isfunction(function):
+    if inspect.isfunction(function) and name not in _annotations(owner):
         return Member(name, signature_of(name, value), inspect.getdoc(getattr(kind, name)) or "", is_method=True)
     if isinstance(value, type) or (isinstance(value, enum.Enum) and value.name != name):
         return None
     annotation = _annotations(owner).get(name, "")
     if annotation.startswith("ClassVar") and name not in comments:
         return None
-    if not annotation and name not in comments and not isinstance(value, enum.Enum | str | int | float):
+    if not annotation and name not in comments and not isinstance(value, enum.Enum):
         return None
     documentation = comments.get(name) or explained().get(f"{owner.__name__}.{name}", "")
     return Member(name, annotation, documentation, default=_default(kind, name))

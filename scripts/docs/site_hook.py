@@ -159,7 +159,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     """Link the first mention of a name in each section to its place in the reference."""
     if not _TARGETS:
         _TARGETS.update(reference_targets())
-    if unresolved := re.search(r"\[[^\]\n<]+\]\[[\w.]*\]", re.sub(r"(?s)<(pre|code)\b.*?</\1>", "", html)):
+    if unresolved := re.search(r"\[[^\]\n<]*\]\[[\w. -]*\]", re.sub(r"(?s)<(pre|code)\b.*?</\1>", "", html)):
         logger.warning("%s: unresolved reference %s", page.file.src_uri, unresolved[0])
     links = not page.file.src_uri.startswith(_ABOUT_OTHERS)
     inside: list[str] = []

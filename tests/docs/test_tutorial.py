@@ -1,4 +1,4 @@
-"""The pages of the tutorial, followed to the letter: files are saved, commands are run, and what they print is compared."""
+"""The pages of the tutorial, followed to the letter: files are saved, commands run, and what they print is compared."""
 
 from __future__ import annotations
 

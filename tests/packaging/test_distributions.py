@@ -136,8 +136,12 @@ IMPORT_ALL = """
 import importlib, pkgutil, errands
 elsewhere = {"errands.__main__", "errands.interop.pydantic_types"}
 names = [module.name for module in pkgutil.walk_packages(errands.__path__, "errands.")]
-print(len([importlib.import_module(name) for name in names if name not in elsewhere]) > 300)
+print(len([importlib.import_module(name) for name in names if name not in elsewhere]))
 """
+#: The modules of this tree, without the two that need other things.
+MODULES = (
+    sum(path.name != "__init__.py" or path.parent.name != "errands" for path in ROOT.glob("src/errands/**/*.py")) - 2
+)
 
 
 @pytest.mark.soak
@@ -157,4 +161,4 @@ def test_each_extra_works_alone(built: dict[str, Path], extra: str, version: str
 def test_all_extras_work_together(built: dict[str, Path], version: str, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "env", pythons()[version])
     environment.install(f"{built['wheel']}{ALL}")
-    assert environment.run(IMPORT_ALL) == "True\n"
+    assert environment.run(IMPORT_ALL) == f"{MODULES}\n"

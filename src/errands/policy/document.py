@@ -41,7 +41,9 @@ class Policy(_PolicyPart, frozen=True, kw_only=True):
 
     #: Decisions name it.
     version: Annotated[str, Meta(examples=["2026-01-31"])]
+    #: What ends a task that takes too much.
     limits: Limits = Limits()
+    #: Steps that check each input and each answer.
     guardrails: GuardrailSteps = GuardrailSteps()
     #: By the name that is passed to `ctx.capability`. One without steps is only made known to expressions.
     capabilities: dict[str, CapabilitySteps] = {}
