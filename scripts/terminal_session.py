@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-ROWS, COLUMNS = 22, 92
+ROWS, COLUMNS = 24, 100
 #: Nothing happens for longer than this, in seconds; the picture shortens longer waits to it.
 LONGEST_WAIT = 1.2
 #: Seconds between two characters that are typed.
@@ -35,6 +35,7 @@ TYPING = 0.045
 #: Seconds for which the end is shown before the picture begins again.
 AT_THE_END = 5.0
 _PROMPT = "$ "
+_ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _DEADLINE = 60.0
 
 AGENT = """
@@ -51,7 +52,7 @@ class Planner(Worker):
             return
         async with ctx.artifact(name="plan") as plan:
             for day in range(1, days + 1):
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.6)
                 await plan.write(f"Day {day} in {ctx.history[0].text}.\\n")
         await ctx.complete()
 
@@ -89,8 +90,9 @@ class Terminal:
     def run(self, command: str, until: str | None = None) -> str:
         """Type a command, wait for the prompt, or for a text and then the prompt, and return what was printed."""
         begun = len(self.outputs)
-        for character in command:
-            os.write(self._master, character.encode())
+        # Identifiers are pasted, as a person would.
+        for piece in re.findall(rf"{_ID}|.", command):
+            os.write(self._master, piece.encode())
             self._read(TYPING)
         os.write(self._master, b"\n")
         return self.wait(until, begun)
@@ -100,8 +102,8 @@ class Terminal:
         deadline = time.monotonic() + _DEADLINE
         while True:
             printed = "".join(output.text for output in self.outputs[begun:])
-            _, found, rest = printed.partition(until or "")
-            if (found or until is None) and rest.endswith(_PROMPT) and (begun == 0 or "\n" in printed):
+            seen = until is None or until in printed
+            if seen and printed.endswith(_PROMPT) and (begun == 0 or "\n" in printed):
                 return printed
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no prompt after: {printed}")
@@ -134,15 +136,14 @@ def record(folder: Path) -> list[Output]:
         terminal.run(serve)
         _await(folder / "server.log", "Ctrl-C")
         asked = terminal.run(f"errands send {url} Lisbon")
-        task = re.findall(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", asked)[0]
-        terminal.run(f"errands send {url} 6 --task {task} --no-wait")
-        terminal.run("sleep 1.5; kill -9 %1     # the server dies in the middle of its work")
+        task = re.findall(_ID, asked)[0]
+        terminal.run(f"errands send {url} 8 --task {task} --no-wait")
+        terminal.run("kill -9 %1   # the server dies in the middle of its work")
         (folder / "server.log").unlink()
         terminal.run(serve)
         _await(folder / "server.log", "Ctrl-C")
         terminal.run(f"errands tasks watch {url} {task}", until="completed")
         terminal.run(f"errands tasks list {url}")
-        terminal.run("kill %1")
         return terminal.outputs
     finally:
         terminal.close()
