@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from markdown_tables import Table, code, prose, tables
-
-__all__ = ["PAGES", "ROOT", "Block", "Link", "Table", "code", "prose", "tables"]
+from markdown_tables import Table as Table
+from markdown_tables import code, prose, tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
