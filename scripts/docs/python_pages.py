@@ -291,8 +291,8 @@ def _with_markers(parameters: list[inspect.Parameter]) -> list[str]:
 
 
 def _parameter_text(parameter: inspect.Parameter) -> str:
-    star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-    text = star + parameter.name
+    star = "*" * (parameter.kind is parameter.VAR_POSITIONAL) + "**" * (parameter.kind is parameter.VAR_KEYWORD)
+    text: str = star + parameter.name
     if parameter.annotation is not inspect.Parameter.empty:
         text += f": {_annotation_text(parameter.annotation)}"
     if parameter.default is not inspect.Parameter.empty:

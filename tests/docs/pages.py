@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from markdown_tables import Table as Table
 from markdown_tables import code, prose, tables
 
 ROOT = Path(__file__).parents[2]

@@ -20,6 +20,8 @@ import httpx
 import msgspec
 import pytest
 import typer
+from markdown_tables import code, tables
+from table_pages import commands
 
 import errands
 from errands import (
@@ -67,13 +69,11 @@ from tests.docs.pages import (
     Link,
     anchors,
     blocks,
-    code,
     links,
     names_in_code,
     programs,
     sections,
     table,
-    tables,
 )
 
 EVERYTHING = "\n".join(page.read_text() for page in PAGES)
@@ -144,15 +144,6 @@ async def test_every_program_runs_and_prints_what_the_page_says(
 
 
 # Commands
-
-
-def commands(command: Any = None, name: str = "errands") -> Iterator[tuple[str, Any]]:
-    """Every command that is not hidden, by what a person types."""
-    command = command or typer.main.get_command(app)
-    yield name, command
-    for step, inner in getattr(command, "commands", {}).items():
-        if not inner.hidden:
-            yield from commands(inner, f"{name} {step}")
 
 
 def command_lines() -> list[tuple[str, list[str]]]:

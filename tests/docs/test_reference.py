@@ -7,6 +7,7 @@ import re
 
 import msgspec
 import pytest
+from markdown_tables import tables
 from python_pages import (
     MODULES,
     PublicName,
@@ -23,7 +24,6 @@ import errands
 from errands import client
 from errands.operations import OPERATIONS
 from errands.runtime.settings import Settings
-from tests.docs.pages import tables
 
 NAMES = public_names()
 DESCRIBED = [name for name in NAMES if name.is_described_here]

@@ -121,7 +121,7 @@ def test_the_base_install_serves_an_agent_that_answers(
     )
     assert environment.run(finds) == "[]\n"
 
-    command = [environment.bin / "errands", "serve", ROOT / "examples" / "echo.py", "--port", "0"]
+    command = [str(environment.bin / "errands"), "serve", str(ROOT / "examples" / "echo.py"), "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, env=clean(), stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = next(found[1] for line in server.stdout if (found := re.match(r"url +(\S+)", line)))
