@@ -282,7 +282,8 @@ class PushSender:
         failed_at = entry.failed_at if attempts and entry.failed_at is not None else now
         dead = failure.is_final or now - failed_at >= self._give_up_after
         pause = min(FIRST_PAUSE * 2.0 ** min(attempts, 30), LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311
-        log = logger.error if dead else logger.info
+        # One line for a webhook that is given up. Clients could fill the log with those that are tried again.
+        log = logger.error if dead else logger.debug
         log(
             "the webhook %s of task %s at %s %s: %s",
             config.id,

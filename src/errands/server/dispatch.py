@@ -291,11 +291,10 @@ class Dispatcher:
 
         The method or path decides between the versions that are served. Patch numbers are ignored.
         """
-        if exchange.headers.get(b"a2a-version") in self._versions:
+        named = exchange.headers.get(b"a2a-version")
+        if named in self._versions or (named is None and not exchange.scope["query_string"]):
             return
-        asked = exchange.header(b"a2a-version") or (
-            exchange.query.get("A2A-Version", "") if exchange.scope["query_string"] else ""
-        )
+        asked = exchange.header(b"a2a-version") or exchange.query.get("A2A-Version", "")
         if asked and ".".join(asked.split(".")[:2]) not in self.routes.versions:
             supported = ", ".join(self.routes.versions)
             raise errors.VersionNotSupportedError(

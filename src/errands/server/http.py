@@ -193,7 +193,7 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
         if routed is None:
             raise jsonrpc.method_not_found(call.method)
         operation, dialect, _ = routed
-        if dialect is v0_3.JSONRPC and exchange.header(b"a2a-version") == "0.3.0":
+        if dialect is v0_3.JSONRPC and exchange.headers.get(b"a2a-version") == b"0.3.0":
             dialect = v0_3.JSONRPC_A2AKIT  # no other known client sends the patch number
         dispatcher.check_version(exchange)
         if len(call.params) > LARGE_BODY:

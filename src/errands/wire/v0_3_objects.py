@@ -449,6 +449,9 @@ class Spelling:
             written["kind"] = kind
 
     def _write_part(self, part: dict[str, Any]) -> dict[str, Any]:
+        if len(part) == 1 and "text" in part:  # almost all parts
+            self._add_kind(part, "text")
+            return part
         metadata = part.get("metadata")
         written: dict[str, Any]
         if "text" in part:

@@ -47,6 +47,10 @@ class Running:
         self._deadline = threading.Timer(self.deadline, self._process.kill)
         self._deadline.start()
         self.stdout = ""
+        # Read while it runs: a process whose pipe is full waits with its next line for the log.
+        self._errors: list[str] = []
+        self._reader = threading.Thread(target=self._read_errors, daemon=True)
+        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -72,11 +76,20 @@ class Running:
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stream:
+            self._errors.append(stream.read())
+
     def finish(self) -> subprocess.CompletedProcess[str]:
         """Waits for its end."""
-        stdout, stderr = self._process.communicate()
+        assert self._process.stdout is not None
+        if not self._process.stdout.closed:
+            with self._process.stdout as stream:
+                self.stdout += stream.read()
+        self._reader.join()
         self._deadline.cancel()
-        return subprocess.CompletedProcess(self._process.args, self._process.wait(), self.stdout + stdout, stderr)
+        return subprocess.CompletedProcess(self._process.args, self._process.wait(), self.stdout, "".join(self._errors))
 
     def __enter__(self) -> Self:
         return self
