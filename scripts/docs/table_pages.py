@@ -69,12 +69,12 @@ def _settings() -> Iterator[str]:
     defaults = {field.name: field for field in fields_of(Settings)}
     for part, settings in settings_by_part().items():
         yield from ("", f"## {part}", "")
-        yield from _header("setting", "value", "default", "meaning")
+        yield from _header("setting", "default", "meaning")
         for name, meaning in settings.items():
             field = defaults[name]
             names = f'<span id="{name}"></span>`{name}`<br>`{ENV_PREFIX}{name.upper()}`'
             secret = " Never shown or logged." if name in SECRET else ""
-            yield _row(names, _kind(field.type), f"`{_default(field.default)}`", meaning + secret)
+            yield _row(names, f"`{_default(field.default)}`", f"{meaning}{secret}<br>*{_kind(field.type)}*")
 
 
 def _kind(annotation: Any) -> str:
@@ -102,17 +102,19 @@ def _operations() -> Iterator[str]:
     yield "name of the operation as the method; over gRPC they are the methods of `A2AService`."
     yield "[Serving](../serving.md#http-paths) has the other paths of a server."
     yield ""
-    yield from _header("operation", "HTTP+JSON 1.0", "JSON-RPC 0.3", "answer", "capability of the card")
+    yield from _header("operation", "HTTP+JSON", "answer")
     for operation in OPERATIONS.values():
         yield _row(
             f"[`{operation.name}`](#{operation.name.lower()})",
             f"`{operation.http_method} {operation.path}`",
-            f"`{in_v0_3[operation.name]}`" if operation.name in in_v0_3 else "",
             "a stream" if operation.streams else "one",
-            f"`{_camel(operation.capability)}`" if operation.capability else "",
         )
     for operation in OPERATIONS.values():
         yield from ("", f"## {operation.name}", "")
+        if operation.name in in_v0_3:
+            yield f"In JSON-RPC of A2A 0.3, the method is `{in_v0_3[operation.name]}`."
+        if operation.capability:
+            yield f"The agent's card must offer the capability `{_camel(operation.capability)}`."
         if hasattr(TaskManager, operation.method):
             yield f"`TaskManager.{operation.method}` performs it."
         answer = "Each event" if operation.streams else "The answer"
