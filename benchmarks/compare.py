@@ -3,6 +3,7 @@
 Both servers run at the same time, and short bursts of the same load go to one and then to the other, so that whatever
 else the machine does meets both. Printed for each work are the medians over the pairs of bursts: the rate as a
 percentage of the old one, and the same for the processor time of the server per request, which waits for nothing.
+`--set ERRANDS_OTEL=true` compares with tracing, whose spans are batched and then dropped.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -94,15 +96,17 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[one.name for one in WORK], choices=[one.name for one in WORK])
     parser.add_argument("--pairs", type=int, default=20, help="pairs of bursts for each work")
     parser.add_argument("--seconds", type=float, default=0.5, help="the length of one burst")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="variables of the new one alone")
     arguments = parser.parse_args()
     BENCH_DIR.mkdir(exist_ok=True)
     gc.disable()
     old = old_errands(arguments.revision, BENCH_DIR)
+    new = replace(CONTENDERS[0], environment=dict(pair.split("=", 1) for pair in arguments.set))
     for storage in arguments.engine:
         chosen = [one for one in WORK if one.name in arguments.only and storage in one.storages]
         if not chosen:
             continue
-        with both(old, CONTENDERS[0], storage) as servers:
+        with both(old, new, storage) as servers:
             every_core = os.sched_getaffinity(0)
             pin(0, 1)
             for workload in chosen:

@@ -120,6 +120,17 @@ async def damage_access(engine: Engine, entry_id: str) -> None:
                 await client.zadd(key, {GARBAGE: at})
 
 
+async def damage_report(engine: Engine, process_id: str) -> None:
+    """Replaces the report of a process."""
+    if isinstance(engine, SQLiteEngine):
+        _sqlite(engine, "UPDATE processes SET data = ? WHERE id = ?", GARBAGE, process_id)
+    elif isinstance(engine, PostgresEngine):
+        await _postgres(engine, "UPDATE processes SET data = $1 WHERE id = $2", GARBAGE, process_id)
+    elif isinstance(engine, RedisEngine):
+        client: Any = engine.parts.server.client
+        await client.hset(engine.keys("processes"), process_id, GARBAGE)
+
+
 def _sqlite(engine: SQLiteEngine, statement: str, *values: object) -> None:
     with closing(sqlite3.connect(engine.path)) as connection, connection:
         assert connection.execute(statement, values).rowcount == 1

@@ -131,7 +131,8 @@ class _Cleaner:
     async def _clean(self, schema: str) -> None:
         if self._connection is None:
             self._connection = await asyncpg.connect(shared_server().url())
-        tables = ("tasks", "events", "receipts", "contexts", "tallies", "sweeps", "remains", "pushes", "accesses")
+        tables = ["tasks", "events", "receipts", "contexts", "tallies", "sweeps", "remains", "pushes"]
+        tables += ["accesses", "processes"]
         with suppress(asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError):
             # There is little in them: TRUNCATE takes ten times as long.
             await self._connection.execute("; ".join(f"DELETE FROM {schema}.{table}" for table in tables))

@@ -1,11 +1,25 @@
 """The benchmark agent on errands."""
 
 import asyncio
+import os
 
 from bench_agent import GRPC_PORT, WAIT_S, chunks, echo
 from errands_storage import storage
 
 from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
+
+if os.environ.get("ERRANDS_OTEL"):
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+    class DroppingExporter(SpanExporter):
+        def export(self, spans: object) -> SpanExportResult:
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(DroppingExporter()))
+    trace.set_tracer_provider(provider)
 
 
 class BenchAgent(Worker):

@@ -110,7 +110,7 @@ A2AClientError = ErrandsError
 get_settings = functools.cache(read_settings)
 
 #: Arguments of a2akit's server for which errands has nothing.
-_MISSING = {"enable_telemetry": "telemetry yet", "cancel_registry": "cancel registry: a cancel is in the task's log"}
+_MISSING = {"cancel_registry": "cancel registry: a cancel is in the task's log"}
 _NO_PUSH = "such setting; docs/push.md has those of push notifications"
 
 
@@ -119,8 +119,8 @@ class A2AServer(Server):
 
     `protocol_version` is the only version to serve, such as "0.3" or "1.0.0"; without it, all are served. `broker` and
     `event_bus` must be the same as `storage`. `additional_protocols` only has its names checked, because all bindings
-    are always served. Raises `ConfigurationError` for `enable_telemetry=True`, a `cancel_registry` and `push_*`
-    arguments that errands does not have.
+    are always served. `enable_telemetry` is the setting `otel`. Raises `ConfigurationError` for a `cancel_registry` and
+    `push_*` arguments that errands does not have.
     """
 
     def __init__(
@@ -130,6 +130,7 @@ class A2AServer(Server):
         broker: str | Engine | None = None,
         event_bus: str | Engine | None = None,
         additional_protocols: Sequence[str] | None = None,
+        enable_telemetry: bool | None = None,
         **options: Any,
     ) -> None:
         for name in [name for name in options if name in _MISSING or name.startswith("push_")]:
@@ -142,6 +143,8 @@ class A2AServer(Server):
             if "protocol_versions" in options:
                 raise ConfigurationError("pass protocol_version or protocol_versions, not both")
             options["protocol_versions"] = [".".join(str(protocol_version).split(".")[:2])]
+        if enable_telemetry is not None:
+            options.setdefault("otel", enable_telemetry)
         for protocol in additional_protocols or ():
             check_binding(protocol)
         super().__init__(**options)

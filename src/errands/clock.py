@@ -10,6 +10,9 @@ from functools import lru_cache
 #: Milliseconds since the epoch. Tests pass their own.
 Clock = Callable[[], int]
 
+#: The end of the year 9999.
+_LATEST = 253_402_300_799_999
+
 
 def system_clock() -> int:
     """Return the time of this machine."""
@@ -22,6 +25,11 @@ def to_iso(ms: int) -> str:
     """Return a time as the specification asks for it, such as `2026-01-31T12:00:00.000Z`."""
     seconds, rest = divmod(ms, 1000)
     return f"{_iso_second(seconds)}.{rest:03d}Z"
+
+
+def stored_to_iso(ms: int) -> str:
+    """Return the same for a time in a store, which may be any number in a damaged one."""
+    return to_iso(min(max(ms, 0), _LATEST))
 
 
 @lru_cache(maxsize=64)

@@ -44,6 +44,7 @@ from errands.model.log import (
     Event,
     Head,
     LeaseRecord,
+    Restored,
     Scope,
     StoredTask,
 )
@@ -235,6 +236,8 @@ def judge(scope: Scope | None, head: Head | None, receipt: Receipt | None, chang
         accept(None, change)
         raise errors.ConcurrencyError(f"the id {change.task_id} is taken")
     accept(head, change)
+    if change.restored is not None:
+        return _judge_restored(head, change, change.restored)
     before = head or NEW
     after = advance(before, change)
     lease = _lease_record(before, after, change) if before.claimed or change.work is LEASE else None
@@ -244,6 +247,16 @@ def judge(scope: Scope | None, head: Head | None, receipt: Receipt | None, chang
         lease = None  # the first event records it
     stored = None if change.fold is None else StoredTask(task=change.fold, head=after, scope=change.scope)
     return Judged(change, before, after, events, stored, change.work is READY or change.cancel_requested is True)
+
+
+def _judge_restored(head: Head | None, change: Change, restored: Restored) -> Judged:
+    """Return what restoring a task leads to: its log and its head as they were in the other store."""
+    if head is not None or change.fold is None:
+        raise errors.ConcurrencyError(
+            f"task {change.task_id} cannot be restored: it exists, or comes without its content"
+        )
+    stored = StoredTask(task=change.fold, head=restored.head, scope=change.scope)
+    return Judged(change, NEW, restored.head, restored.events, stored, change.work is READY)
 
 
 def _lease_record(before: Head, after: Head, change: Change) -> LeaseRecord:

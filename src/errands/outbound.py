@@ -19,6 +19,8 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import httpcore
@@ -98,9 +100,9 @@ class Outbound:
         self._reading_certificates = threading.Lock()
 
     @classmethod
-    def from_setting(cls, allow: str | None, variable: str = VARIABLE) -> Outbound:
+    def from_setting(cls, allow: str | None, variable: str = VARIABLE, *, resolve: Resolve | None = None) -> Outbound:
         """Build the guard from a setting such as `outbound_allow`: entries separated by commas."""
-        return cls((entry for entry in (allow or "").split(",") if entry.strip()), variable=variable)
+        return cls((entry for entry in (allow or "").split(",") if entry.strip()), resolve=resolve, variable=variable)
 
     def check_host(self, host: str) -> None:
         """Raise `OutboundError` for a host that is an address, in any notation, that may not be reached.
@@ -109,12 +111,16 @@ class Outbound:
         """
         self._connections.check(host, _addresses_in(host))
 
-    def transport(self, *, max_bytes: int | None = None, max_connections: int = 100) -> httpx.AsyncBaseTransport:
+    def transport(
+        self, *, max_bytes: int | None = None, max_connections: int = 100, keep_idle: float | None = None
+    ) -> httpx.AsyncBaseTransport:
         """Return a new connection pool, to be closed by the caller.
 
-        Reading more than `max_bytes` of an answer, or of one event of a stream, raises `AnswerTooLargeError`.
+        Connections are used again within `keep_idle` seconds, or as long as the host keeps them open. Reading more than
+        `max_bytes` of an answer, or of one event of a stream, raises `AnswerTooLargeError`.
         """
-        return _GuardedTransport(self._connections, self._shared_certificates(), max_bytes, max_connections)
+        certificates = self._shared_certificates()
+        return _GuardedTransport(self._connections, certificates, max_bytes, max_connections, keep_idle)
 
     def client(self, *, max_bytes: int | None = None, **options: Any) -> httpx.AsyncClient:
         """Return a client with the given `options`. Neither proxies nor passwords are taken from the environment.
@@ -224,7 +230,26 @@ def _addresses_in(host: str) -> list[str]:
 
 
 async def _resolve(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return _distinct(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
+
+
+def resolver(threads: int) -> Resolve:
+    """Return a function that resolves names in threads of its own.
+
+    The event loop has only a few threads for all names, and with uvloop two. Names of strangers, whose servers may
+    never answer, would hold up all others.
+    """
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="errands-names")
+
+    async def resolve(host: str, port: int) -> list[str]:
+        loop = asyncio.get_running_loop()
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        return _distinct(await loop.run_in_executor(executor, look_up))
+
+    return resolve
+
+
+def _distinct(found: Iterable[tuple[Any, ...]]) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
@@ -260,7 +285,7 @@ class _GuardedConnections(httpcore.AsyncNetworkBackend):
                         failure = error
         except TimeoutError:
             raise httpcore.ConnectTimeout(f"no connection to {host} in time") from None
-        except (OSError, UnicodeError) as error:
+        except OSError as error:
             raise httpcore.ConnectError(f"{host} has no address ({error})") from None
         raise failure
 
@@ -269,7 +294,10 @@ class _GuardedConnections(httpcore.AsyncNetworkBackend):
 
         Raises `OutboundError`, and `OSError` if the host has no address.
         """
-        found = await self._resolve(host, port)
+        try:
+            found = await self._resolve(host, port)
+        except UnicodeError as error:
+            raise OSError(f"{host[:100]!r} is not a name: {error}") from None
         self.check(host, found)
         return found
 
@@ -306,10 +334,14 @@ class _GuardedTransport(httpx.AsyncHTTPTransport):
         certificates: ssl.SSLContext,
         max_bytes: int | None,
         max_connections: int,
+        keep_idle: float | None,
     ) -> None:
         # httpx has no argument for the network backend. Its own pool is never made, so nothing can pass the guard.
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=certificates, max_connections=max_connections, network_backend=connections
+            ssl_context=certificates,
+            max_connections=max_connections,
+            keepalive_expiry=keep_idle,
+            network_backend=connections,
         )
         self._max_bytes = max_bytes
 

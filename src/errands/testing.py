@@ -15,7 +15,7 @@ import httpx
 from starlette.types import Message
 
 from errands.client import A2AClient
-from errands.client.credentials import grpc_origin
+from errands.client.http_requests import grpc_origin
 from errands.errors import ConfigurationError
 from errands.interop import ExecutorLike, is_executor_class
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig

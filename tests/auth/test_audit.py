@@ -9,14 +9,15 @@ import httpx
 import pytest
 
 from errands import A2AServer, AccessRule, AgentCardConfig, ApiKeyAuth, TaskContext, Worker
-from errands.engines.memory import MemoryEngine
+from errands.engines.memory import MAX_ACCESSES, MemoryEngine
 from errands.errors import StorageError
 from errands.model.log import AccessEntry
 from errands.operations import OPERATIONS
 from errands.policy.audit_trail import AuditEntry, entries_of, entry_of, read_log
+from errands.runtime import quotas
 from errands.runtime.quotas import RequestRate
 from errands.server.access_audit import CALLER_BURST, CALLER_RATE
-from errands.testing import http_client
+from errands.testing import http_client, serve
 from tests.auth.test_matrix import BINDINGS, Line
 from tests.auth.test_matrix import Caller as MatrixCaller
 from tests.interaction.wire import message
@@ -116,6 +117,16 @@ async def test_looks_at_tasks_of_others_are_noted_and_those_at_own_ones_are_not(
     assert all(one.address == "127.0.0.1" and one.agent == "Asks" and not one.version for one in found)
 
 
+async def test_entries_of_the_same_moment_keep_their_order(storage: str) -> None:
+    server = audited(storage=storage)
+    async with server, http_client(server) as http:
+        now = server.engine.clock()
+        server.engine.clock = lambda: now
+        for number in range(CALLER_BURST):
+            await http.get(f"/tasks/{number}", headers=key("b"))
+        assert [one.task for one in await noted(server)] == [str(number) for number in range(CALLER_BURST)]
+
+
 async def test_a_setting_has_every_look_noted() -> None:
     server = audited(audit_reads=True)
     async with server, http_client(server) as http:
@@ -147,6 +158,55 @@ async def test_changes_of_webhooks_are_noted_without_their_secrets() -> None:
         ("webhook", "operator", "first", None),
     ]
     assert "secret" not in repr(found)
+
+
+async def test_webhooks_of_tasks_that_a_caller_does_not_have_do_not_fill_the_store() -> None:
+    server = audited()
+    async with server, http_client(server) as http:
+        task_id = await opened(http)
+        for _ in range(50):
+            for one in (task_id, "unknown"):
+                path = f"/tasks/{one}/pushNotificationConfigs"
+                assert (await http.post(path, json=HOOK, headers=key("b"))).status_code == 404
+                assert (await http.delete(f"{path}/x", headers=key("b"))).status_code == 404
+            body = {"message": message(taskId=task_id), "configuration": {"taskPushNotificationConfig": HOOK}}
+            assert (await http.post("/message:send", json=body, headers=key("b"))).status_code == 404
+        found = await noted(server)
+    assert {one.action for one in found} == {"denied"}
+    assert len(found) < CALLER_BURST + 10
+
+
+async def test_a_tenant_with_a_long_name_is_refused_and_not_noted() -> None:
+    server = audited(audit_reads=True)
+    async with server, http_client(server) as http:
+        for headers in (key("a"), {}):
+            answer = await http.post("/message:send", json={"tenant": "t" * 501, "message": message()}, headers=headers)
+            assert answer.status_code == (400 if headers else 401)
+        assert (await http.get(f"/{'t' * 500}/tasks", headers=key("a"))).status_code == 200
+        assert max(len(one.tenant) for one in await noted(server)) == 500
+    async with serve(Asks()) as server, http_client(server) as http:
+        answer = await http.post("/message:send", json={"tenant": "t" * 501, "message": message()})
+        assert answer.status_code == 400
+
+
+async def test_the_callers_of_the_past_do_not_hide_how_much_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "MAX_CALLERS", 2)
+    server = audited(trust_forwarded=True)
+    async with server, http_client(server) as http:
+        audit = server.dispatcher._audit
+        assert audit is not None
+        audit._total_rate = RequestRate(0.001, 1)
+        for number in range(5):
+            await http.get("/tasks/x", headers={"X-Forwarded-For": f"192.0.2.{number}"})
+        assert dict(audit._left_out) == {"192.0.2.3": 1, "192.0.2.4": 1}
+
+
+async def test_the_memory_store_keeps_a_bounded_number_of_entries() -> None:
+    async with MemoryEngine() as engine:
+        for number in range(MAX_ACCESSES + 10):
+            await engine.note_access(AccessEntry(id=str(number), at=1, action="read"))
+        ids = [one.id async for one in engine.accesses()]
+    assert (len(ids), ids[0]) == (MAX_ACCESSES, "10")
 
 
 async def test_transfers_of_files_are_noted(tmp_path: Path) -> None:

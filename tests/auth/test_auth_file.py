@@ -121,8 +121,9 @@ async def test_a_program_is_protected_without_being_touched(
             host="127.0.0.1",
             grpc_port=None,
             log_level=None,
+            log_format=None,
         )
-        monkeypatch.setattr("errands.cli.serve.configure_logging", lambda level: None)
+        monkeypatch.setattr("errands.cli.serve.configure_logging", lambda *_: None)
         server = load()
     assert server.asks_who_calls
     assert await who(server, "x") == 401

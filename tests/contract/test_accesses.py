@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
 
+from errands.clock import to_iso
 from errands.engines.base import Engine, Retention
 from errands.engines.memory import MemoryEngine
 from errands.model.log import AccessEntry
+from errands.policy.audit_trail import entry_of
 from tests.contract.changes import ManualClock
 from tests.contract.conftest import OpenEngine
 from tests.damage import damage_access
@@ -73,3 +76,29 @@ async def test_an_entry_that_cannot_be_read_says_so_and_hides_no_other(engine: E
     found = [one async for one in engine.accesses()]
     assert [one.action for one in found] == ["read", "unreadable", "read"]
     assert [one.at for one in found] == [clock() - 2, clock() - 1, clock()]
+
+
+async def test_an_entry_with_an_impossible_time_does_not_stop_the_trail(engine: Engine, clock: ManualClock) -> None:
+    for at in (-(10**12), clock(), 2**53):
+        await engine.note_access(entry(f"at {at}", at))
+    assert [entry_of(one).at for one in [one async for one in engine.accesses()]] == [
+        "1970-01-01T00:00:00.000Z",
+        to_iso(clock()),
+        "9999-12-31T23:59:59.999Z",
+    ]
+
+
+async def test_entries_are_not_missed_while_retention_deletes_older_ones(
+    open_engine: OpenEngine, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(accesses_after=1))
+    await asyncio.gather(*(engine.note_access(entry(f"e{number:04}", clock())) for number in range(700)))
+    clock.advance(1000)
+    await asyncio.gather(*(engine.note_access(entry(f"f{number:04}", clock())) for number in range(700)))
+    found: list[str] = []
+    async for one in engine.accesses():
+        if len(found) == 10:
+            await engine.sweep()
+        found.append(one.id)
+    assert {f"f{number:04}" for number in range(700)} <= set(found)
+    assert len(found) == len(set(found))

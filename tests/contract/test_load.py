@@ -183,6 +183,7 @@ async def test_the_size_of_a_task_is_known_before_it_is_read(
         await engine.commit(changes.complete("large", at=clock.advance(1)))
     assert await engine.load_small("small", ME, 100_000) == await engine.load("small", ME)
     assert await engine.load_small("large", ME, 10_000_000) == await engine.load("large", ME)
+    assert await engine.load_small("small", None, 100_000) == await engine.load("small", ME)
     tracemalloc.start()
     try:
         with pytest.raises(LargeReadError) as large:
@@ -192,6 +193,8 @@ async def test_the_size_of_a_task_is_known_before_it_is_read(
         tracemalloc.stop()
     assert 2_000_000 <= large.value.size < 5_000_000
     assert peak < 1_000_000
-    for task_id, scope in (("none", ME), ("small", SOMEBODY_ELSE)):
+    with pytest.raises(LargeReadError):
+        await engine.load_small("large", None, 100_000)
+    for task_id, scope in (("none", ME), ("none", None), ("small", SOMEBODY_ELSE)):
         with pytest.raises(TaskNotFoundError):
             await engine.load_small(task_id, scope, 100_000)

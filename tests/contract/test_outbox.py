@@ -161,6 +161,38 @@ async def test_a_dead_entry_is_not_due_until_it_is_retried(
     assert (entry.delivered, entry.attempts, entry.failed_at, entry.error, entry.dead) == (0, 0, None, "", False)
 
 
+async def test_the_backlog_says_since_when_webhooks_wait_and_how_many_are_dead(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    assert await engine.outbox_backlog(AGENT) == (None, 0)
+    first = clock()
+    await engine.commit(changes.start("t", push=config(host="b:80")))
+    clock.advance(1000)
+    await engine.commit(changes.start("u", push=config(host="a:80")))
+    assert await engine.outbox_backlog(AGENT) == (first, 0)
+    assert await engine.outbox_backlog("another agent") == (None, 0)
+    entries = await claim(engine, clock, per_host=1)
+    # They are leased.
+    assert await engine.outbox_backlog(AGENT) == (None, 0)
+    await engine.settle_deliveries([settled(entry, 0, failed_at=5, error="gone", dead=True) for entry in entries])
+    assert await engine.outbox_backlog(AGENT) == (None, 2)
+    assert await engine.outbox_backlog("another agent") == (None, 0)
+    assert await engine.retry_delivery("t", "c")
+    assert await engine.outbox_backlog(AGENT) == (clock(), 1)
+    await engine.commit(changes.move("u", drop_push="c"))
+    assert await engine.outbox_backlog(AGENT) == (clock(), 0)
+
+
+async def test_the_backlog_forgets_deleted_tasks(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    await engine.commit(changes.start(push=config()))
+    (entry,) = await claim(engine, clock)
+    await engine.settle_deliveries([settled(entry, 0, failed_at=5, error="gone", dead=True)])
+    await engine.commit(changes.complete(fence=1))
+    assert await engine.outbox_backlog(AGENT) == (None, 1)
+    await engine.delete("t", ME)
+    assert await engine.outbox_backlog(AGENT) == (None, 0)
+
+
 async def test_hosts_take_turns_and_none_has_more_than_its_share(
     engine: Engine, changes: Changes, clock: ManualClock
 ) -> None:

@@ -57,9 +57,12 @@ from errands.client.conversation import MessageOptions
 from errands.operations import OPERATIONS
 from errands.policy.limits import Limits
 from errands.policy.steps import StepConfig
+from errands.policy.timeline import Span, Timeline
 from errands.runtime.settings import ENV_PREFIX
 from errands.server import blobs, praisonai
+from errands.server.admin import ENDPOINTS
 from errands.server.http import CARD_PATHS
+from errands.server.task_table import TaskRow
 from errands.testing import InProcessTransport, connect, serve
 from errands.wire.status import ERRORS, JSONRPC_HTTP, STATUS
 from tests.docs.pages import (
@@ -429,6 +432,16 @@ def test_every_http_path_is_documented() -> None:
     assert set(table("docs/serving.md", "request")) == {
         *("POST /", f"POST {praisonai.PATH}", *blobs.REQUESTS, *pages, *operations)
     }
+
+
+def test_every_endpoint_for_operators_is_documented_with_what_it_shows() -> None:
+    page = "docs/operator-api.md"
+    assert set(table(page, "endpoint")) == {f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS}
+    for header, model in (("field of a row", TaskRow), ("field of a span", Span)):
+        rows = [row for found in tables((ROOT / page).read_text()) if found.header[0] == header for row in found.rows]
+        documented = {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+        assert documented == {field.encode_name for field in msgspec.structs.fields(model)}
+    assert {field.encode_name for field in msgspec.structs.fields(Timeline)} <= names_in_code((ROOT / page).read_text())
 
 
 def test_every_operation_stands_beside_its_path() -> None:

@@ -53,6 +53,17 @@ async def test_a_send_that_returns_immediately_does_not_wait(storage: str) -> No
         worker.gate.set()
 
 
+async def test_calls_are_counted_by_operation_and_outcome() -> None:
+    async with over_grpc(Echo()) as served:
+        await served.v1_0.SendMessage(send("hi"))
+        await served.v0_3.SendMessage(old_send("hi"))
+        await refusal(served.v1_0.GetTask(pb.GetTaskRequest(id="unknown")))
+        assert served.server.reporter is not None
+        [shown] = served.server.reporter.exposed()
+        requests = {tuple(one.labels.values()): one.value for one in shown.samples if "requests_total" in one.name}
+        assert requests == {("SendMessage", "grpc", "ok"): 2, ("GetTask", "grpc", "TASK_NOT_FOUND"): 1}
+
+
 async def test_an_agent_may_answer_with_a_message() -> None:
     async with over_grpc(Direct()) as served:
         response = await served.v1_0.SendMessage(send("hi"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from errands.client.grpc_transport import GrpcTransport, target_of
+from errands.client.credentials import Origins
+from errands.client.grpc_transport import GrpcTransport
+from errands.client.http_requests import grpc_origin, grpc_target
 from errands.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio
@@ -25,13 +27,29 @@ pytestmark = pytest.mark.anyio
     ],
 )
 def test_an_address_says_where_and_whether_by_tls(url: str, target: str, is_secure: bool) -> None:
-    assert target_of(url) == (target, is_secure)
+    assert grpc_target(url)[:2] == (target, is_secure)
 
 
 @pytest.mark.parametrize("url", ["", "ftp://agent.example.com", "https://", "agent:port", "http://[::1"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="HOST:PORT"):
-        target_of(url)
+        grpc_target(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "//198.51.100.1:50051/://agent.example.com",
+        "dns://agent.example.com/198.51.100.1:50051",
+        "unix:/run/agent.sock/://agent.example.com",
+        "http://agent.example.com@198.51.100.1:50051",
+        "http://[agent.example.com",
+        "ftp://agent.example.com",
+    ],
+)
+def test_secrets_do_not_go_to_a_host_that_is_only_mentioned_in_an_address(url: str) -> None:
+    assert not Origins("http://agent.example.com").admits_grpc(url)
+    assert "agent.example.com" not in grpc_origin(url)
 
 
 async def test_a_version_that_is_not_spoken_is_refused() -> None:

@@ -26,6 +26,7 @@ EXTRAS = {
     "grpc": "errands.server.grpc",
     "mcp": "errands.agents.tools.mcp_connection",
     "models": "errands.agents.models.any_llm",
+    "otel": "errands.telemetry",
     "policy": "errands.policy.cel.program",
     "postgres": "errands.engines.postgres",
     "redis": "errands.engines.redis",

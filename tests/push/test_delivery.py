@@ -7,6 +7,8 @@ import base64
 import hashlib
 import hmac
 import logging
+import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -292,6 +294,40 @@ async def test_hosts_that_failed_and_hang_do_not_hold_up_a_new_one(receiver: Rec
         forever.set()
 
 
+async def test_names_that_nobody_resolves_hold_up_no_other_name(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, asked = threading.Event(), set[str]()
+    receiver.headers = [(b"connection", b"close")]
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *args: Any, **options: Any) -> Any:
+        if host.endswith(".example"):
+            asked.add(host)
+            answered.wait()
+            raise socket.gaierror("no such name")
+        return resolve(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    options = {**ALLOWED, "push_allow": "127.0.0.1,localhost"}
+    try:
+        async with connect(Agent(talk), **options) as client:
+            here = TaskPushNotificationConfig(url=receiver.url.replace("127.0.0.1", "localhost"))
+            await client.send("hi", push_notification_config=here)
+            await ended(receiver)
+            for number in range(40):
+                config = TaskPushNotificationConfig(url=f"http://h{number}.example/")
+                await client.send("hi", push_notification_config=config)
+            await until(lambda: len(asked) == 32)
+            receiver.received.clear()
+            await client.send("hi", push_notification_config=here)
+            await asyncio.to_thread(lambda: None)  # other work in threads is not held up, either
+            await ended(receiver)
+            answered.set()
+    finally:
+        answered.set()
+
+
 async def test_a_webhook_that_does_not_answer_in_time_has_failed(receiver: Receiver) -> None:
     forever = asyncio.Event()
 
@@ -331,6 +367,25 @@ async def test_a_webhook_that_fails_for_too_long_is_given_up(
             await ended(receiver)
     assert "hush" not in caplog.text
     assert "/hook" not in caplog.text
+
+
+async def test_deliveries_are_counted_by_their_outcome(receiver: Receiver) -> None:
+    server = serve(Agent(talk), **ALLOWED, push_give_up_after=0.1)
+
+    def counted() -> dict[str, float]:
+        assert server.reporter is not None
+        [shown] = server.reporter.exposed()
+        found = [one for one in shown.samples if one.name == "errands_deliveries_total"]
+        return {one.labels["outcome"]: one.value for one in found}
+
+    async with connect(server) as client:
+        await send(client, receiver)
+        await ended(receiver)
+        await until(lambda: counted()["delivered"] == len(receiver.received))
+        receiver.status = 500
+        await send(client, receiver)
+        await until(lambda: counted()["dead"] == 1)
+        assert counted()["failed"] >= 1
 
 
 async def test_a_webhook_that_is_gone_is_not_called_again(receiver: Receiver) -> None:

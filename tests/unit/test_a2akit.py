@@ -84,7 +84,6 @@ def test_the_version_is_asked_for_in_one_way() -> None:
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ({"enable_telemetry": True}, "enable_telemetry=True: errands has no telemetry yet"),
         ({"cancel_registry": object()}, "cancel_registry=.*: a cancel is in the task's log"),
         ({"push_allow_http": True}, "push_allow_http=True: errands has no such setting; docs/push.md"),
         ({"push_max_retries": 0}, "push_max_retries=0: errands has no such setting"),
@@ -97,9 +96,13 @@ def test_an_argument_that_would_have_no_effect_is_refused(option: dict[str, Any]
         serve(**option)
 
 
+def test_telemetry_is_opentelemetry() -> None:
+    assert [serve(enable_telemetry=wanted).settings.otel for wanted in (True, False, None)] == [True, False, False]
+
+
 def test_an_argument_that_asks_for_nothing_is_taken() -> None:
     serve(
-        enable_telemetry=False,
+        enable_telemetry=None,
         cancel_registry=None,
         push_allow_http=False,
         push_timeout=None,

@@ -125,3 +125,12 @@ async def test_warnings_can_be_turned_off() -> None:
     settings = Settings(storage="memory", loop_hold_warning=None)
     async with A2AServer(worker=Echo(), agent_card=AgentCardConfig(name="e", description="E."), settings=settings):
         assert not [thread for thread in threading.enumerate() if thread.name == "errands-watchdog"]
+
+
+async def test_the_longest_hold_since_the_last_look_is_the_lag() -> None:
+    with Watchdog(LONGEST, lambda _: None) as watchdog:
+        waiting()
+        waiting()
+        await asyncio.sleep(LONGEST)
+        assert 2 * LONGEST < watchdog.take_lag() < 6 * LONGEST
+        assert watchdog.take_lag() == 0

@@ -12,6 +12,7 @@ from rich.text import Text
 from typer import Argument
 
 from errands.agents.manifests import Agent, Capability, Finding, Function, examine
+from errands.agents.manifests.editor_schema import editor_schema
 from errands.cli.failures import CommandError, ExitCode, command
 from errands.cli.options import AsJson
 from errands.cli.printing import clean, count_severities, counted, err, finding_text, one_line, out, print_json
@@ -96,6 +97,19 @@ def show_agents(path: ManifestPath, as_json: AsJson = False) -> None:
             console.print()
     if as_json:
         print_json(documents)
+
+
+@command
+def print_schema() -> None:
+    """Print the JSON Schema of manifests, with which editors complete fields and mark mistakes.
+
+    Name the file in the first line of a manifest: # yaml-language-server: $schema=./agent.schema.json
+
+    Example:
+
+        errands agents schema
+    """
+    print_json(editor_schema())
 
 
 def _print_facts(indent: str, facts: list[tuple[str, str]]) -> None:

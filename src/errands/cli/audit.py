@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from errands.clock import from_iso, to_iso
 from errands.engines.base import Engine
 from errands.errors import TaskNotFoundError
 from errands.model.base import encode
-from errands.model.log import StoredTask
+from errands.model.log import Event, StoredTask
 from errands.policy.audit_trail import BEGINNING, AuditEntry, entries_of, entry_of, read_log, seal, unseal
 
 
@@ -53,19 +54,36 @@ async def audit(
         if append is not None:
             await _append(append, engine)
             return ExitCode.OK
-        async for stored in engine.every_task() if task is None else _one(engine, task):
-            for entry in entries_of(stored, (await read_log(engine, stored)).events):
+        is_known = task is None
+        async for stored, events in _logs(engine, task):
+            is_known = True
+            for entry in entries_of(stored, events):
                 if entry.at >= earliest:
                     sys.stdout.write(f"{encode(entry).decode()}\n")
         async for access in engine.accesses():
             entry = entry_of(access)
-            if entry.at >= earliest and task in (None, entry.task):
-                sys.stdout.write(f"{encode(entry).decode()}\n")
+            if task in (None, entry.task):
+                is_known = True
+                if entry.at >= earliest:
+                    sys.stdout.write(f"{encode(entry).decode()}\n")
+        if not is_known:
+            raise TaskNotFoundError(taskId=task)
     return ExitCode.OK
 
 
+async def _logs(engine: Engine, task_id: str | None = None) -> AsyncIterator[tuple[StoredTask, Sequence[Event]]]:
+    """Iterate over all tasks, or one, with their logs; without those that are deleted or deleted meanwhile."""
+    async for stored in engine.every_task() if task_id is None else _one(engine, task_id):
+        try:
+            log = await read_log(engine, stored)
+        except TaskNotFoundError:
+            continue
+        yield stored, log.events
+
+
 async def _one(engine: Engine, task_id: str) -> AsyncIterator[StoredTask]:
-    yield await engine.load(task_id, None)
+    with suppress(TaskNotFoundError):
+        yield await engine.load(task_id, None)
 
 
 def _time(text: str) -> str:
@@ -84,8 +102,8 @@ async def _append(path: Path, engine: Engine) -> None:
     added = 0
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "ab") as file:
-        async for stored in engine.every_task():
-            for entry in entries_of(stored, (await read_log(engine, stored)).events):
+        async for stored, events in _logs(engine):
+            for entry in entries_of(stored, events):
                 if entry.version > known.get(stored.task.id, 0):
                     line, last = seal(entry, last)
                     file.write(line + b"\n")
@@ -113,13 +131,15 @@ async def _verify(path: Path, storage: str | None) -> ExitCode:
         accesses = {access.id: entry_of(access) async for access in engine.accesses()}
         # Retention removes the oldest entries of the access log.
         first = min((entry.at for entry in accesses.values()), default="9999")
-        changed = [
-            f"the access {entry.access} of {entry.at}"
-            for entry in entries
-            if entry.access
-            and (entry.at >= first if entry.access not in accesses else accesses[entry.access].sha256 != entry.sha256)
-        ]
-        gone = 0
+        changed: list[str] = []
+        gone = gone_accesses = 0
+        for entry in entries:
+            if not entry.access:
+                continue
+            found = accesses.get(entry.access)
+            if entry.at >= first if found is None else found.sha256 != entry.sha256:
+                changed.append(f"the access {entry.access} of {entry.at}")
+            gone_accesses += found is None
         for task_id, digests in wanted.items():
             stored = await _changed(engine, task_id, digests)
             gone += stored is None
@@ -128,7 +148,8 @@ async def _verify(path: Path, storage: str | None) -> ExitCode:
         note(f"{place} of the store is not what it was when it was exported")
     if changed:
         return ExitCode.FAILED
-    note(f"{len(entries)} entries are in order and match the store; {gone} tasks are no longer in it. The last hash:")
+    missing = f"{gone} tasks and {gone_accesses} entries of the access log are no longer in it"
+    note(f"{len(entries)} entries are in order and match the store; {missing}. The last hash:")
     out().print(last)
     return ExitCode.OK
 

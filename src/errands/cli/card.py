@@ -133,7 +133,7 @@ async def _fetch(remote: RemoteAgent) -> bytes:
 
 
 async def _validate(remote: RemoteAgent, file: bytes | None, as_json: bool) -> ExitCode:
-    place, report = await _check_served(remote) if file is None else (remote.url, check_card(file))
+    place, report = await check_served(remote) if file is None else (remote.url, check_card(file))
     if as_json:
         print_json({"place": place, "valid": report.valid, **msgspec.to_builtins(report)})
     else:
@@ -148,7 +148,7 @@ async def _validate(remote: RemoteAgent, file: bytes | None, as_json: bool) -> E
     return ExitCode.OK if report.valid else ExitCode.FAILED
 
 
-async def _check_served(remote: RemoteAgent) -> tuple[str, CardReport]:
+async def check_served(remote: RemoteAgent) -> tuple[str, CardReport]:
     """Check the card that clients get that do not say which version they speak, as most do not."""
     reasons: list[str] = []
     first, *_ = urls = card_urls(remote.url)

@@ -99,12 +99,16 @@ def reporting() -> Iterator[None]:
     except (errors.ConfigurationError, httpx.InvalidURL) as error:
         _end(str(error), ExitCode.USAGE)
     except (errors.A2AError, client.A2AClientError) as error:
-        hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
-        _end(_sentence(str(error)) + hint, ExitCode.UNREACHABLE)
+        _end(explained(error), ExitCode.UNREACHABLE)
     except errors.EngineError as error:
         _end(str(error), ExitCode.FAILED)
     except KeyboardInterrupt:
         raise SystemExit(ExitCode.INTERRUPTED) from None
+
+
+def explained(error: Exception) -> str:
+    """Return what happened between an agent and us, and what to do about it."""
+    return _sentence(str(error)) + next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
 
 
 def command(

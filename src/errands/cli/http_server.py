@@ -12,6 +12,7 @@ import gc
 import logging
 import math
 import multiprocessing
+import os
 import signal
 import socket
 import ssl
@@ -31,6 +32,8 @@ from errands.cli.failures import CommandError, program_error, reporting
 from errands.cli.http_connections import HttpConnection
 from errands.cli.printing import note
 from errands.errors import ErrandsError
+from errands.runtime.json_lines import write_json_lines
+from errands.runtime.settings import ENV_PREFIX
 from errands.server.app import A2AServer
 
 #: Seconds beyond the drain timeout for connections to close.
@@ -47,6 +50,8 @@ _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 #: The levels of `--log-level`.
 LogLevel = Literal["debug", "info", "warning", "error"]
+#: The formats of `--log-format`.
+LogFormat = Literal["text", "json"]
 Load = Callable[[], A2AServer]
 OnReady = Callable[[A2AServer], None]
 
@@ -172,9 +177,12 @@ def use_tls(config: uvicorn.Config, agent: A2AServer) -> None:
         ) from None
 
 
-def configure_logging(level: LogLevel | None) -> None:
-    """Log to stderr, from this level on."""
+def configure_logging(level: LogLevel | None, log_format: LogFormat | None = None) -> None:
+    """Log to stderr, from this level on, in this format or that of the environment."""
     logging.basicConfig(format=_LOG_FORMAT, level=(level or "info").upper(), force=True)
+    # What is logged while the program is loaded; the server itself does the same when it starts.
+    if (log_format or os.environ.get(f"{ENV_PREFIX}LOG_FORMAT")) == "json":
+        write_json_lines()
     # `errands serve` itself prints what uvicorn logs at start and end.
     logging.getLogger("uvicorn.error").setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
     # These log the address of every request, which may contain a secret.

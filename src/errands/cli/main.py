@@ -7,11 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from errands.cli.agents import show_agents, validate_agents
+from errands.cli.agents import print_schema, show_agents, validate_agents
+from errands.cli.archives import export_tasks, import_tasks
 from errands.cli.audit import audit
 from errands.cli.card import CardGroup, show_card, sign_card, verify_card
+from errands.cli.chat import chat
 from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
+from errands.cli.doctor import doctor
 from errands.cli.failures import EXIT_CODES
+from errands.cli.init import init
 from errands.cli.policy import decisions, replay, validate_policy
 from errands.cli.printing import out
 from errands.cli.push import drop_push, list_pushes, retry_push
@@ -30,7 +34,6 @@ app = typer.Typer(
     name="errands",
     help=f"{_HELP}\n\nExample:\n\n    {_EXAMPLES}\n\nExit codes:\n\n{_CODES}",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -63,8 +66,10 @@ agents = _group(
     "Validate and show agents that are written as manifests.", "errands agents validate examples/support-agent"
 )
 
+app.command("init")(init)
 app.command("serve")(serve)
 app.command("send")(send)
+app.command("chat")(chat)
 app.add_typer(tasks, name="tasks")
 # The name of the same group in the protocol's own command line.
 app.add_typer(tasks, name="task", hidden=True)
@@ -75,6 +80,7 @@ app.command("audit")(audit)
 app.add_typer(card, name="card")
 app.add_typer(db, name="db")
 app.add_typer(agents, name="agents")
+app.command("doctor")(doctor)
 app.command("version")(version)
 
 tasks.command("list")(list_tasks)
@@ -83,6 +89,8 @@ tasks.command("watch")(watch_task)
 tasks.command("cancel")(cancel_task)
 tasks.command("running")(running_tasks)
 tasks.command("records")(task_records)
+tasks.command("export")(export_tasks)
+tasks.command("import")(import_tasks)
 
 policy.command("validate")(validate_policy)
 policy.command("test")(replay)
@@ -98,6 +106,7 @@ push.command("drop")(drop_push)
 
 agents.command("validate")(validate_agents)
 agents.command("show")(show_agents)
+agents.command("schema")(print_schema)
 
 card.command("show")(show_card)
 card.command("sign")(sign_card)
@@ -126,4 +135,5 @@ def _errands(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    # The name is part of the scripts for completion, also after `python -m errands`.
+    app(prog_name="errands")

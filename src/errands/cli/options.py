@@ -51,7 +51,7 @@ class RemoteAgent:
     api_key: str | None = None
     allow_origins: list[str] | None = None
 
-    def client(self) -> A2AClient:
+    def client(self, *, max_retries: int = 3) -> A2AClient:
         """Return a client of the agent. Raises `UsageError`."""
         self.check()
         headers = _parse_headers(self.header or [])
@@ -60,6 +60,7 @@ class RemoteAgent:
             headers=headers,
             credentials=self.credentials or None,
             allow_origins=self.allow_origins or (),
+            max_retries=max_retries,
         )
 
     def check(self) -> None:

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from errands.cli.failures import UsageError, command
 from errands.cli.options import AgentName, AsJson, Limit, Storage, TaskId, existing_store
 from errands.cli.printing import clean, duration, note, one_line, out, print_json, table
-from errands.clock import to_iso
+from errands.clock import stored_to_iso
 from errands.engines.base import Engine
 from errands.errors import TaskNotFoundError
 from errands.model.log import Change, OutboxEntry
@@ -133,7 +133,7 @@ def _document(entry: OutboxEntry) -> dict[str, object]:
         "deliveredVersion": entry.delivered,
         "dead": entry.dead,
         "attempts": entry.attempts,
-        "failingSince": None if entry.failed_at is None else to_iso(entry.failed_at),
-        "dueAt": None if entry.due_at is None else to_iso(entry.due_at),
+        "failingSince": None if entry.failed_at is None else stored_to_iso(entry.failed_at),
+        "dueAt": None if entry.due_at is None else stored_to_iso(entry.due_at),
         "error": entry.error,
     }

@@ -12,7 +12,7 @@ from typer import Option
 from errands.cli.failures import UsageError, command
 from errands.cli.options import AgentName, AsJson, Limit, Storage, TaskId, existing_store
 from errands.cli.printing import clean, duration, note, one_line, out, print_json
-from errands.clock import to_iso
+from errands.clock import stored_to_iso
 from errands.errors import A2AError
 from errands.policy.reviews import Review, ReviewDesk
 from errands.runtime.journal import Journal
@@ -102,7 +102,7 @@ def _document(review: Review) -> dict[str, object]:
         "owner": review.owner,
         "tenant": review.tenant,
         "user": review.user,
-        "since": to_iso(review.since),
+        "since": stored_to_iso(review.since),
         "function": review.function,
         "subject": review.subject,
     }

@@ -115,12 +115,16 @@ def _parts_of(text: str | None, files: list[Path], data: list[str]) -> list[Part
             parts.append(Part(data=msgspec.json.decode(value), media_type="application/json"))
         except msgspec.DecodeError as error:
             raise UsageError(f"--data {value!r} is not JSON ({error}); quote it as in --data '{{\"a\": 1}}'") from None
-    for path in files:
-        media_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-        parts.append(Part(raw=path.read_bytes(), filename=path.name, media_type=media_type))
+    parts += map(file_part, files)
     if not parts:
         raise UsageError('there is nothing to send: add a text such as "hello", --file PATH or --data JSON')
     return parts
+
+
+def file_part(path: Path) -> Part:
+    """Return a file as it is sent. Raises `OSError`."""
+    media_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return Part(raw=path.read_bytes(), filename=path.name, media_type=media_type)
 
 
 class AnswerPrinter:

@@ -18,13 +18,23 @@ from uvicorn.supervisors import ChangeReload
 
 from errands.cli.failures import UsageError, command
 from errands.cli.http_connections import HttpConnection
-from errands.cli.http_server import AgentServer, LogLevel, ManifestReload, OnReady, bind, configure_logging, shared_port
+from errands.cli.http_server import (
+    AgentServer,
+    LogFormat,
+    LogLevel,
+    ManifestReload,
+    OnReady,
+    bind,
+    configure_logging,
+    shared_port,
+)
 from errands.cli.printing import clean, one_line, out
 from errands.cli.supervisor import Supervisor
-from errands.cli.target import ManifestOptions, ServeTarget, load_server
+from errands.cli.target import ManifestOptions, ServeTarget, load_server, project_target
 from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
 from errands.server.asgi import callable_host, host_port
+from errands.server.console_gate import CONSOLE_PATHS
 from errands.server.http import CARD_PATHS, READY_PATH
 
 #: Seconds that a connection is kept open for the next request. Most clients and load balancers keep theirs for a
@@ -32,9 +42,11 @@ from errands.server.http import CARD_PATHS, READY_PATH
 KEEP_ALIVE = 75
 
 TargetText = Annotated[
-    str,
+    str | None,
     Argument(
-        metavar="TARGET", help="FILE.py, FILE.py:NAME, MODULE or MODULE:NAME; FILE.yaml or a folder of manifests."
+        metavar="[TARGET]",
+        help="FILE.py, FILE.py:NAME, MODULE or MODULE:NAME; FILE.yaml or a folder of manifests.",
+        show_default="agent.py or agent.yaml in this folder",
     ),
 ]
 GrpcPort = Annotated[
@@ -91,7 +103,7 @@ ToolSettings = Annotated[
 
 @command
 def serve(
-    target: TargetText,
+    target: TargetText = None,
     host: Annotated[str, Option(help="The address to listen on; 0.0.0.0 means all.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
     grpc_port: GrpcPort = None,
@@ -110,12 +122,15 @@ def serve(
     log_level: Annotated[
         LogLevel | None, Option(help="The log level; debug shows every request.", show_default="info")
     ] = None,
+    log_format: Annotated[
+        LogFormat | None, Option(help="The form of log lines.", show_default="ERRANDS_LOG_FORMAT, else text")
+    ] = None,
 ) -> None:
     """Serve an agent over HTTP.
 
     TARGET is a program with an A2AServer, a function with @agent, or a Worker or AgentExecutor with an agent_card.
 
-    Or it is a manifest in YAML, or a folder of manifests.
+    Or it is a manifest in YAML, or a folder of manifests. Without a TARGET, agent.py or agent.yaml is served.
 
     SIGTERM and Ctrl-C let running tasks finish; a second signal exits at once.
 
@@ -125,6 +140,7 @@ def serve(
 
         errands serve examples/support-agent --model scripted
     """
+    target = target or project_target()
     parsed = ServeTarget.parse(target)
     if reload and workers > 1:
         raise UsageError("--reload is for development and needs a single process: omit --reload or --workers")
@@ -148,7 +164,7 @@ def serve(
     greet = functools.partial(_greet, host_port(callable_host(bound_host), bound_port))
     manifest = ManifestOptions(agent, model, tool_settings)
     tls = {"tls_certificate": tls_certificate, "tls_key": tls_key, "tls_client_ca": tls_client_ca}
-    load = LoadServer(target, storage, manifest, policy, auth, tls, role, host, grpc_port, log_level)
+    load = LoadServer(target, storage, manifest, policy, auth, tls, role, host, grpc_port, log_level, log_format)
     if workers > 1:
         with shared_port(host, grpc_port) as bound_grpc_port:
             load = replace(load, grpc_port=bound_grpc_port, shares_port=True)
@@ -176,12 +192,13 @@ class LoadServer:
     host: str
     grpc_port: int | None
     log_level: LogLevel | None
+    log_format: LogFormat | None
     shares_port: bool = False
 
     def __call__(self) -> A2AServer:
-        configure_logging(self.log_level)
+        configure_logging(self.log_level, self.log_format)
         server = load_server(self.target, self.storage, self.manifest)
-        server.use_settings(role=self.role, log_level=self.log_level, **self.tls)
+        server.use_settings(role=self.role, log_level=self.log_level, log_format=self.log_format, **self.tls)
         if self.grpc_port is not None:
             server.use_settings(grpc_host=self.host, grpc_port=self.grpc_port)
         if self.policy is not None:
@@ -217,6 +234,8 @@ def _greet(address: str, server: A2AServer) -> None:
         facts.append(("role", server.settings.role))
     facts.append(("url", (takes_requests and server.settings.public_url) or url))
     facts.append(("card", url + CARD_PATHS[0]) if takes_requests else ("health", url + READY_PATH))
+    if takes_requests and server.console.is_on:
+        facts.append(("console", url + CONSOLE_PATHS[0]))
     lasts = "" if server.engine.durable else " (tasks are lost when the server stops)"
     facts.append(("storage", server.storage + lasts))
     facts += [(name, one_line(value, 200)) for name, value in server.facts.items()]

@@ -75,6 +75,28 @@ class ServeTarget(NamedTuple):
         return path.absolute() if path.is_dir() else path.absolute().parent
 
 
+#: The files that are served without a TARGET: those of `errands init`.
+PROJECT_FILES = ("agent.py", "agent.yaml")
+
+
+def has_project() -> bool:
+    """Return whether the current folder has one of these files."""
+    return any(Path(name).is_file() for name in PROJECT_FILES)
+
+
+def project_target() -> str:
+    """Return the target in the current folder. Raises `UsageError` unless there is exactly one."""
+    found = [name for name in PROJECT_FILES if Path(name).is_file()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"this folder has {' and '.join(found)}; choose one: `errands serve {found[0]}`")
+    raise UsageError(
+        f"name a TARGET: there is no {' and no '.join(PROJECT_FILES)} in this folder. `errands init NAME` creates a "
+        "project"
+    )
+
+
 def load_server(text: str, storage: str | None = None, manifest: ManifestOptions | None = None) -> A2AServer:
     """Return the server that `text` names, with another storage if one is given. Raises `CommandError`."""
     target = ServeTarget.parse(text)

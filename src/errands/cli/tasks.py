@@ -25,7 +25,7 @@ from errands.cli.options import (
     existing_store,
 )
 from errands.client import ClientResult, StreamEvent
-from errands.clock import from_iso, system_clock, to_iso
+from errands.clock import from_iso, stored_to_iso, system_clock
 from errands.model.core import Role, TaskArtifactUpdateEvent, text_of
 from errands.policy.records import AnyRecord
 from errands.policy.reviews import asked_in
@@ -261,7 +261,7 @@ async def running_tasks(
                 "tenant": task.tenant,
                 "worker": task.worker,
                 "attempt": task.attempt,
-                "leaseUntil": to_iso(task.lease_until),
+                "leaseUntil": stored_to_iso(task.lease_until),
                 "ageSeconds": task.age / 1000,
                 "cancelRequested": task.cancel_requested,
             }

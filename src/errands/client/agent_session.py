@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
+from errands import tracing
 from errands.client.credentials import ChosenCredentials
 from errands.client.errors import AgentCapabilityError, AgentTimeoutError, AgentUnreachableError, AnswerLostError
 from errands.client.http_requests import RequestSecrets
@@ -153,6 +156,8 @@ class AgentSession:
     #: The operations that the dialect does not have.
     lacks: frozenset[str] = frozenset()
     authorization: ChosenCredentials = field(default_factory=ChosenCredentials)
+    #: The address of the interface.
+    url: str = ""
     #: The origin of the interface, if credentials that are given for a single call must not go there.
     foreign_origin: str | None = None
 
@@ -170,10 +175,32 @@ class AgentSession:
         """Return the response; retried where that is safe, within the client's timeout per try."""
         return await self.call_within(self.timeout, name, request, message_id=message_id)
 
-    async def call_within(
+    def call_within(
         self, timeout: float | None, name: str, request: A2AObject, *, message_id: str | None = None
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Do the same within another time per try. Raises `A2AError` and `A2AClientError`."""
+        called = self._call(timeout, name, request, message_id)
+        # A message has a span of its own, which lasts until it is answered.
+        return called if tracing.tracer is None or name == "SendMessage" else traced(self.span(name), called)
+
+    def span(self, name: str) -> tracing.Span:
+        """Begin the span of an operation, or of a message to the agent. Only while tracing is on."""
+        assert tracing.tracer is not None
+        sends = name in ("SendMessage", "SendStreamingMessage")
+        host, port = _address(self.url)
+        kind: tracing.Kind = "invocation" if sends else "operation"
+        return tracing.tracer.span(
+            kind,
+            self.card.name if sends else name,
+            operation=name,
+            agent=self.card.name,
+            binding=self.transport.protocol,
+            protocol=self.version,
+            host=host or None,
+            port=port,
+        )
+
+    async def _call(self, timeout: float | None, name: str, request: A2AObject, message_id: str | None) -> Any:
         operation = OPERATIONS[name]
         if operation.capability is not None:
             self.require(operation.capability)
@@ -230,6 +257,31 @@ class AgentSession:
 
     def _addressed(self, request: A2AObject) -> A2AObject:
         return msgspec.structs.replace(request, tenant=self.tenant) if self.tenant else request
+
+
+async def traced(span: tracing.Span, called: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a call that is made within a span; the span ends with it."""
+    try:
+        with span.active():
+            return await called
+    except A2AError as error:
+        span.fail(error.reason)
+        raise
+    except BaseException as error:
+        span.fail(type(error).__name__)
+        raise
+    finally:
+        span.end()
+
+
+@lru_cache(maxsize=1024)
+def _address(url: str) -> tuple[str, int | None]:
+    """Return host and port of an interface, whose address may have no scheme."""
+    try:
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        return parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return "", None
 
 
 def final_error(failure: TransientError, message_id: str | None) -> Exception:

@@ -12,14 +12,14 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
-from urllib.request import getproxies
 
 import httpx
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from errands import tracing
 from errands.client import discovery
-from errands.client.agent_session import RETRY_ON, AgentSession, RetryPolicy, Transport
+from errands.client.agent_session import RETRY_ON, AgentSession, RetryPolicy, Transport, traced
 from errands.client.conversation import Content, Conversation, MessageOptions, compose
 from errands.client.credentials import (
     ClientCertificate,
@@ -205,18 +205,21 @@ class A2AClient:
             self._timeout,
             lacks=choice.lacks,
             authorization=authorization,
+            url=choice.url,
             foreign_origin=choice.foreign_origin(self._origins),
         )
 
     def _is_stranger(self, choice: discovery.Choice) -> bool:
         """Return whether an interface is where only a card from a public address says, and must be public, too.
 
-        A client of the user's own decides for itself where it connects, and so does a proxy.
+        A client of the user's own decides for itself where it connects, and so does a proxy. What came through a proxy
+        came from outside.
         """
-        has_proxy = not {"http", "https", "all"}.isdisjoint(getproxies())
-        if not self._own_http or has_proxy or self._source is None or not self._source.is_public:
+        has_proxy = discovery.has_proxy(choice.origin, is_grpc=choice.dialect == "grpc")
+        if not self._own_http or self._source is None or has_proxy:
             return False
-        return discovery.is_card_named(choice, self._url, self._origins.allowed)
+        is_from_outside = self._source.is_public or discovery.has_proxy(self._url)
+        return is_from_outside and discovery.is_card_named(choice, self._url, self._origins.allowed)
 
     async def refresh_card(self) -> AgentCard:
         """Ask whether the card has changed; if so, use the new one and choose an interface again. Return the card."""
@@ -331,6 +334,12 @@ class A2AClient:
             session.require("push_notifications")
         if isinstance(timeout, UnsetType):
             timeout = None if blocking else self._timeout
+        sent = self._send(session, request, blocking, timeout)
+        return await (sent if tracing.tracer is None else traced(session.span("SendMessage"), sent))
+
+    async def _send(
+        self, session: AgentSession, request: requests.SendMessageRequest, blocking: bool, timeout: float | None
+    ) -> ClientResult:
         loop = asyncio.get_running_loop()
         began = loop.time()
         assert self._files is not None

@@ -30,6 +30,7 @@ from errands.client.http_requests import (
     NO_SECRETS,
     RequestSecrets,
     checked_headers,
+    grpc_origin,
     is_header_value,
     is_protected,
     origin_of,
@@ -67,12 +68,6 @@ class Origins(NamedTuple):
         origin, agent = urlsplit(grpc_origin(url)), urlsplit(self.agent)
         is_secure_enough = origin.scheme == "https" or agent.scheme == "http"
         return (origin.hostname == agent.hostname and is_secure_enough) or grpc_origin(url) in self.allowed
-
-
-def grpc_origin(url: str) -> str:
-    """Return the origin of an address of gRPC, which may be just `host:port`, as `allow_origins` has it."""
-    scheme, _, rest = url.rpartition("://")
-    return origin_of(f"{'https' if scheme in ('https', 'grpcs') else 'http'}://{rest}")
 
 
 class Occasion(NamedTuple):

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 import msgspec
 
 from errands.client import http_requests, http_transport
 from errands.client.agent_session import RetryPolicy, TransientError, Transport
-from errands.client.credentials import ChosenCredentials, ClientCertificate, Origins, grpc_origin
+from errands.client.credentials import ChosenCredentials, ClientCertificate, Origins
 from errands.client.errors import (
     AgentNotFoundError,
     AgentUnreachableError,
@@ -37,6 +38,8 @@ CardValidator = Callable[[AgentCard, bytes], None]
 
 #: Connections of a client. Every open stream and blocking send holds one, so httpx's default of a hundred is too low.
 MAX_CONNECTIONS = 1000
+#: Seconds for which an idle connection is used again: httpx's own default, because networks forget them silently.
+KEEP_IDLE = 5.0
 
 
 def card_urls(url: str) -> list[str]:
@@ -144,10 +147,13 @@ class CardSource:
 
 
 def _is_public(response: httpx.Response) -> bool:
-    """Return whether an answer, whose body was not read yet, comes from a public address."""
+    """Return whether an answer, whose body was not read yet, comes from a public address.
+
+    A server can hide its address by breaking the connection at once, so an unknown one counts as public.
+    """
     stream = response.extensions.get("network_stream")
     peer = None if stream is None else stream.get_extra_info("server_addr")
-    return isinstance(peer, tuple) and is_public(str(peer[0]))
+    return not isinstance(peer, tuple) or is_public(str(peer[0]))
 
 
 def read_card(raw: bytes) -> AgentCard:
@@ -207,7 +213,7 @@ class Choice(NamedTuple):
     @property
     def origin(self) -> str:
         """The scheme, host and port of the interface."""
-        return grpc_origin(self.url) if self.dialect == "grpc" else http_requests.origin_of(self.url)
+        return http_requests.grpc_origin(self.url) if self.dialect == "grpc" else http_requests.origin_of(self.url)
 
     def foreign_origin(self, origins: Origins) -> str | None:
         """Return the origin of the interface if secrets must not go there."""
@@ -278,10 +284,13 @@ def choose_interface(
         if dialect == "grpc":
             url, is_usable = face.url, bool(face.url) and speaks_grpc()
         else:
-            url = urljoin(card_url, face.url)
-            # An address with a user would replace the caller's credentials by those of the card.
-            is_plain = face.url.isprintable() and urlsplit(face.url).username is None
-            is_usable = is_plain and urlsplit(url).scheme in {"http", "https"}
+            try:
+                url = urljoin(card_url, face.url)
+                # An address with a user would replace the caller's credentials by those of the card.
+                is_plain = face.url.isprintable() and urlsplit(face.url).username is None
+                is_usable = is_plain and urlsplit(url).scheme in {"http", "https"}
+            except ValueError:  # such as http://[::1
+                is_usable = False
         if is_usable:
             choice = Choice(binding, spoken, url, dialect, face.tenant or tenant)
             elsewhere = None if origins is None else choice.foreign_origin(origins)
@@ -302,8 +311,8 @@ class CardNamedTransport(httpx.AsyncBaseTransport):
     """Connects to interfaces that only a card from a public address names: they must be public, too."""
 
     def __init__(self, guard: Outbound) -> None:
-        # As many as the client has for other interfaces.
-        self._transport = guard.transport(max_connections=MAX_CONNECTIONS)
+        # As many, and for as long, as the client has for other interfaces.
+        self._transport = guard.transport(max_connections=MAX_CONNECTIONS, keep_idle=KEEP_IDLE)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
@@ -313,6 +322,13 @@ class CardNamedTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._transport.aclose()
+
+
+def has_proxy(origin: str, *, is_grpc: bool = False) -> bool:
+    """Return whether httpx, or gRPC, connects to an origin through a proxy that the environment names."""
+    parts = urlsplit(origin)
+    kinds = {"grpc", "https", "http"} if is_grpc else {parts.scheme, "all"}
+    return parts.hostname is not None and not kinds.isdisjoint(getproxies()) and not proxy_bypass(parts.hostname)
 
 
 def is_card_named(choice: Choice, url: str, allowed: Collection[str]) -> bool:
@@ -326,16 +342,15 @@ async def check_grpc(choice: Choice, guard: Outbound) -> list[str]:
 
     Raises `PrivateAddressError`, and `AgentUnreachableError` if there are none.
     """
-    grpc: Any = importlib.import_module(_GRPC_TRANSPORT)
-    if choice.url.partition(":")[0] in grpc.NATIVE_SCHEMES:  # such as unix:/run/docker.sock
+    target = http_requests.grpc_target(choice.url)
+    if not target.host:  # such as unix:/run/docker.sock
         raise PrivateAddressError(choice.url, "it does not name a host")
-    host, _, port = grpc.target_of(choice.url)[0].rpartition(":")
     try:
-        return await guard.addresses(host.strip("[]"), int(port))
+        return await guard.addresses(target.host, target.port)
     except OutboundError as error:
         raise PrivateAddressError(choice.origin, error.problem) from None
     except OSError as error:
-        raise AgentUnreachableError(f"{host} has no address ({error})") from None
+        raise AgentUnreachableError(f"{target.host} has no address ({error})") from None
 
 
 def open_transport(

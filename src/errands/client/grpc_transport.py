@@ -11,16 +11,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
 import httpx
 
+from errands import tracing
 from errands.client.agent_session import Received, TransientError
 from errands.client.credentials import ClientCertificate
 from errands.client.errors import ProtocolError
-from errands.client.http_requests import NO_SECRETS, RequestSecrets
+from errands.client.http_requests import NO_SECRETS, RequestSecrets, grpc_target
 from errands.client.results import content_of
 from errands.errors import ConfigurationError, InternalError, UnavailableError
 from errands.model.base import A2AObject
@@ -29,11 +29,6 @@ from errands.wire.dialect import EXTENSION_HEADERS, EXTENSIONS, MalformedAnswerE
 from errands.wire.proto.codec import ASKING, CODECS, Rpc, position_of, read_response, write_request
 from errands.wire.proto.grpc_status import DETAILS_KEY, has_error_info, read_failure
 
-#: The address on a card has no scheme, which means plain text.
-_DEFAULT_PORTS = {"": 80, "http": 80, "grpc": 80, "https": 443, "grpcs": 443}
-_TLS_SCHEMES = frozenset({"https", "grpcs"})
-#: Names that gRPC understands by itself.
-NATIVE_SCHEMES = frozenset({"dns", "ipv4", "ipv6", "unix", "unix-abstract"})
 #: Headers that HTTP/2 and gRPC set themselves.
 _RESERVED = frozenset({"host", "connection", "content-length", "content-type", "te", "user-agent", "accept"})
 #: How gRPC's messages begin when no connection could be made, so that nothing was sent.
@@ -70,7 +65,8 @@ class GrpcTransport:
         if (declared := sent.get(EXTENSIONS.lower())) is not None:
             sent[EXTENSION_HEADERS[self._codec.version].lower()] = declared
         self._metadata = tuple({**sent, "a2a-version": self._codec.version}.items())
-        target, is_secure = target_of(url)
+        target = grpc_target(url)
+        name = target.name
         # The client waits between tries itself; gRPC's own waits grow to two minutes.
         options: dict[str, int | str] = {
             "grpc.initial_reconnect_backoff_ms": 100,
@@ -80,17 +76,17 @@ class GrpcTransport:
         if timeout is not None:
             options["grpc.min_reconnect_backoff_ms"] = max(int(timeout * 1000), 1)
         if addresses:
-            host, _, port = target.rpartition(":")
-            options |= {"grpc.default_authority": target, "grpc.ssl_target_name_override": host.strip("[]")}
+            options |= {"grpc.default_authority": name, "grpc.ssl_target_name_override": target.host}
             # One target has addresses of one kind.
             kind = "ipv6" if ":" in addresses[0] else "ipv4"
             same = [one for one in addresses if (":" in one) == (kind == "ipv6")]
-            target = f"{kind}:" + ",".join(f"[{one}]:{port}" if kind == "ipv6" else f"{one}:{port}" for one in same)
-        if credentials is not None or is_secure:
+            places = (f"[{one}]" if kind == "ipv6" else one for one in same)
+            name = f"{kind}:" + ",".join(f"{place}:{target.port}" for place in places)
+        if credentials is not None or target.is_secure:
             credentials = credentials or grpc.ssl_channel_credentials()
-            self._channel = grpc.aio.secure_channel(target, credentials, [*options.items()])
+            self._channel = grpc.aio.secure_channel(name, credentials, [*options.items()])
         else:
-            self._channel = grpc.aio.insecure_channel(target, [*options.items()])
+            self._channel = grpc.aio.insecure_channel(name, [*options.items()])
         self._methods: dict[str, Any] = {}
 
     async def close(self) -> None:
@@ -137,8 +133,10 @@ class GrpcTransport:
             call.cancel()
 
     def _with(self, secrets: RequestSecrets) -> tuple[tuple[str, str], ...]:
-        """Return the metadata with the secrets; gRPC has no query, so an API key for it goes here, too."""
+        """Return the metadata with the secrets and the trace. An API key for the query goes here, too."""
         added = {name.lower(): value for name, value in (*secrets.headers.items(), *secrets.query.items())}
+        if tracing.tracer is not None:
+            added |= tracing.headers(tracing.tracer.inject())
         return (*(pair for pair in self._metadata if pair[0] not in added), *added.items()) if added else self._metadata
 
     def _method(self, rpc: Rpc) -> Any:
@@ -211,18 +209,3 @@ def translated_failures() -> Iterator[None]:
         if isinstance(failure, UnavailableError):
             raise TransientError(failure, reached=False, retry_after=failure.retry_after) from error
         raise failure from error
-
-
-def target_of(url: str) -> tuple[str, bool]:
-    """Return what gRPC connects to, and whether by TLS. Raises `ConfigurationError`."""
-    if url.partition(":")[0] in NATIVE_SCHEMES:
-        return url, False
-    try:
-        parts = urlsplit(url if "://" in url else f"//{url}")
-        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
-    except (ValueError, KeyError):
-        host, port = "", 0
-    if not host:
-        raise ConfigurationError(f"url {url!r}: an agent's gRPC address is HOST:PORT or https://HOST")
-    host = f"[{host}]" if ":" in host else host
-    return f"{host}:{port}", parts.scheme in _TLS_SCHEMES

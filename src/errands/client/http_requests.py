@@ -102,6 +102,51 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme}://{host}" + ("" if port in (None, usual) else f":{port}")
 
 
+#: Names that gRPC understands by itself.
+_NATIVE_SCHEMES = frozenset({"dns", "ipv4", "ipv6", "unix", "unix-abstract"})
+#: The address on a card has no scheme, which means plain text.
+_GRPC_PORTS = {"": 80, "http": 80, "grpc": 80, "https": 443, "grpcs": 443}
+_GRPC_TLS = frozenset({"https", "grpcs"})
+
+
+class GrpcTarget(NamedTuple):
+    """What gRPC connects to, by TLS or not. Without a host it is an address that gRPC reads, such as a Unix socket."""
+
+    name: str
+    is_secure: bool
+    host: str
+    port: int
+
+
+def grpc_target(url: str) -> GrpcTarget:
+    """Return where an address of gRPC leads, which may be just `HOST:PORT`. Raises `ConfigurationError`."""
+    if url.partition(":")[0] in _NATIVE_SCHEMES:
+        return GrpcTarget(url, False, "", 0)
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        host, port = parts.hostname or "", parts.port or _GRPC_PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        host, port = "", 0
+    if not host:
+        raise ConfigurationError(f"url {url!r}: an agent's gRPC address is HOST:PORT or https://HOST")
+    shown = f"[{host}]" if ":" in host else host
+    return GrpcTarget(f"{shown}:{port}", parts.scheme in _GRPC_TLS, host, port)
+
+
+def grpc_origin(url: str) -> str:
+    """Return the origin of an address of gRPC, as `allow_origins` has it: that of the host that is connected to.
+
+    An address without a host has only a scheme, and so never the origin of an agent.
+    """
+    try:
+        target = grpc_target(url)
+    except ConfigurationError:
+        return "grpc:"
+    if not target.host:
+        return f"{url.partition(':')[0]}:"
+    return origin_of(f"{'https' if target.is_secure else 'http'}://{target.name}")
+
+
 def is_protected(url: str) -> bool:
     """Return whether an address is one of https, or of this machine, and does not name a user."""
     parts = urlsplit(url)

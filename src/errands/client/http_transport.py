@@ -16,6 +16,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 import httpx
 import msgspec
 
+from errands import tracing
 from errands.client.agent_session import Received, TransientError
 from errands.client.errors import A2AClientError, ProtocolError
 from errands.client.http_requests import NO_SECRETS, RequestSecrets, add_secrets, is_header_value
@@ -110,6 +111,8 @@ class HttpTransport:
 
     def _build(self, outgoing: OutgoingRequest, read_timeout: float | None, secrets: RequestSecrets) -> httpx.Request:
         headers = self._headers.copy()
+        if tracing.tracer is not None:
+            headers.update(tracing.headers(tracing.tracer.inject()))
         if outgoing.content_type is not None:
             headers["Content-Type"] = outgoing.content_type
         try:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Set
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
+from errands import tracing
 from errands.client.agent_session import AgentSession, Received, TransientError, final_error
 from errands.client.errors import A2AClientError, AgentUnreachableError, AnswerLostError, StreamInterruptedError
 from errands.client.results import StreamEvent, moment_of
@@ -85,8 +86,16 @@ class TaskStream:
         # The first snapshot of a continued task may still show the pause that the message is about to end.
         self._ignore_pause = request is not None and request.message.task_id is not None
 
-    async def events(self) -> AsyncGenerator[StreamEvent, None]:
+    def events(self) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events. Raises `StreamInterruptedError` or `AnswerLostError` when it has been cut off too often."""
+        if tracing.tracer is None:
+            return self._events()
+        return tracing.within(
+            lambda: self._session.span("SubscribeToTask" if self._request is None else "SendStreamingMessage"),
+            self._events(),
+        )
+
+    async def _events(self) -> AsyncGenerator[StreamEvent, None]:
         failures = 0
         while True:
             progressed, failure = False, None

@@ -7,6 +7,8 @@ transaction; keeping them in separate systems is how tasks get lost.
 Engines look up, store and notify. What a change means is decided by `errands.lifecycle.judge`, which
 `errands.engines.commit` calls; an engine adds no rule of its own.
 
+`AccessLog` and `Processes` keep what belongs to no task beside them.
+
 All times are milliseconds of the engine's injected clock. All errors leave everything unchanged.
 """
 
@@ -21,6 +23,7 @@ from typing import Self
 import msgspec
 
 from errands.clock import Clock, system_clock
+from errands.engines.counts import CommitCounts
 from errands.engines.subscriptions import Expectation, Subscription
 from errands.errors import ErrandsError
 from errands.model import log
@@ -33,8 +36,13 @@ Running = list[log.RunningTask]
 Tasks = list[log.StoredTask]
 Abandoned = list[tuple[str, log.Scope]]
 Entries = list[log.OutboxEntry]
+Reports = list[log.ProcessReport]
 Configs = list[log.PushConfig]
 Flags = list[bool]
+
+
+#: Entries of the outbox that `Outbox.outbox_backlog` looks at.
+MOST_LOOKED_AT = 10_000
 
 
 class LargeReadError(ErrandsError):
@@ -122,7 +130,7 @@ class Storage(ABC):
         Raises `TaskNotFoundError` when there is no such task in this scope.
         """
 
-    async def load_small(self, task_id: str, scope: log.Scope, most: int) -> log.StoredTask:
+    async def load_small(self, task_id: str, scope: log.Scope | None, most: int) -> log.StoredTask:
         """Return the same, but raise `LargeReadError`, and read nothing, if more than `most` bytes are stored of it.
 
         An engine that cannot tell loads the task.
@@ -321,6 +329,10 @@ class EventBus(ABC):
             return await expectation.wait(stored.version, timeout) or await self.load(task_id, scope)
 
     @abstractmethod
+    def count_subscribers(self) -> int:
+        """Return how many subscriptions are open in this process."""
+
+    @abstractmethod
     async def load(self, task_id: str, scope: log.Scope | None) -> log.StoredTask:
         """See `Storage.load`."""
 
@@ -370,6 +382,13 @@ class Outbox(ABC):
         """Iterate over all entries, or those of one agent's tasks, in no particular order: for operators."""
 
     @abstractmethod
+    async def outbox_backlog(self, agent: str) -> log.OutboxBacklog:
+        """Return since when an agent's webhooks wait, and how many are dead letters.
+
+        Each is found among `MOST_LOOKED_AT` entries at most, so the cost is bounded.
+        """
+
+    @abstractmethod
     async def retry_delivery(self, task_id: str, config_id: str) -> bool:
         """Make an entry due now, dead or not, and forget its failures; false if it does not exist. For operators."""
 
@@ -393,6 +412,25 @@ class AccessLog(ABC):
         """
 
 
+class Processes(ABC):
+    """The processes that use the store, for operators."""
+
+    @abstractmethod
+    async def report(self, report: log.ProcessReport) -> None:
+        """Store the report of a process instead of its last one. Raises `StorageError`.
+
+        Reports of processes that have been silent for `SILENT_AFTER` seconds are deleted.
+        """
+
+    @abstractmethod
+    async def processes(self) -> list[log.ProcessReport]:
+        """Return the newest report of every process that is not silent, by id. One that cannot be read is left out."""
+
+    @abstractmethod
+    async def forget_process(self, process_id: str) -> None:
+        """Delete the report of a process that stops."""
+
+
 class Schema(ABC):
     """The tables of a store, for operators; used without opening the engine."""
 
@@ -412,8 +450,8 @@ class Schema(ABC):
         """Return the script that `upgrade` would run; "" when nothing is to be done."""
 
 
-class Engine(Storage, Broker, EventBus, Outbox, AccessLog):
-    """One store with all five facets. An async context manager: entering opens it, leaving closes it."""
+class Engine(Storage, Broker, EventBus, Outbox, AccessLog, Processes):
+    """One store with all six facets. An async context manager: entering opens it, leaving closes it."""
 
     #: The name of the engine in messages and metrics.
     name: str = "engine"
@@ -421,6 +459,8 @@ class Engine(Storage, Broker, EventBus, Outbox, AccessLog):
     durable: bool = True
     #: Whether several processes can use the same store at the same time.
     shared: bool = True
+    #: Where durable changes are counted, if they are. Set it before the engine is opened.
+    counts: CommitCounts | None = None
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         self.clock = clock

@@ -103,6 +103,8 @@ class CommitQueue:
                 break
             if type(job.work) is log.Change:
                 size += sum([len(draft.data) for draft in job.work.events]) + len(job.work.context or b"")
+                if job.work.restored is not None:
+                    size += sum([len(event.data) for event in job.work.restored.events])
         self._jobs.extendleft(reversed(left))
         self._busy.update([job.key for job in taken if job.key is not None])
         return taken
@@ -213,6 +215,8 @@ class CommitBatch:
         if row is None:
             row = TaskRow(self._next_number(), change.task_id, change.scope, change.context_id, 0, 0, judged.head)
             self.rows[change.task_id] = row
+            if change.restored is not None:
+                row.trimmed = change.restored.trimmed
         row.head = judged.head
         if snapshot is not None:
             row.folded = judged.head.version
@@ -253,8 +257,11 @@ class LocalEngine(Engine):
     def deliver(self, outcomes: Iterable[Outcome]) -> None:
         """Publish what has become durable, answer those who wait for it, and wake workers."""
         wake = fills_outbox = False
+        counts = self.counts
         for job, result in outcomes:
             if type(result) is Judged:
+                if counts is not None:
+                    counts.note(result)
                 self.subscribers.publish(result.change.task_id, result.events, result.head.state, result.stored)
                 wake = wake or result.wakes_workers
                 fills_outbox = fills_outbox or result.head.pushes != ()
@@ -354,6 +361,9 @@ class LocalEngine(Engine):
     def subscribe(self, task_id: str, scope: log.Scope, after: int, *, caught_up: bool = False) -> Subscription:
         self._watch(task_id)
         return self.subscribers.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
+
+    def count_subscribers(self) -> int:
+        return self.subscribers.count()
 
     def tell(self, task_id: str, data: bytes) -> None:
         self.subscribers.tell(task_id, log.Event(0, "status", data))

@@ -11,16 +11,18 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
 
 from errands import lifecycle
-from errands.clock import to_iso
+from errands.clock import stored_to_iso
 from errands.model import core
 from errands.model.base import UNREADABLE, encode
-from errands.model.log import AccessEntry, Draft, Event, Head, LeaseRecord, Scope, StoredTask
+from errands.model.log import AccessEntry, Draft, Event, Head, LeaseRecord, ProcessReport, Scope, StoredTask
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +32,10 @@ V = TypeVar("V")
 #: The message to the owner of a damaged task.
 EXPLANATION = "The stored data of this task cannot be read, so it has failed. The log of the server says why."
 
-#: The end of the year 9999: the time of a damaged head may be any number.
-_LATEST = 253_402_300_799_999
-
 _read_task = msgspec.json.Decoder(core.Task).decode
 _read_lease = msgspec.json.Decoder(LeaseRecord).decode
 _read_access = msgspec.json.Decoder(AccessEntry).decode
+_read_report = msgspec.json.Decoder(ProcessReport).decode
 
 
 def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content: Sequence[Event]) -> StoredTask:
@@ -56,12 +56,25 @@ def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content
     return StoredTask(task=task, head=head, scope=scope)
 
 
-def read_access(at: int, data: bytes) -> AccessEntry:
-    """Return an entry of the access log; one that cannot be read is an entry that says so."""
+def read_reports(found: Iterable[bytes]) -> list[ProcessReport]:
+    """Return reports of processes without those that cannot be read, such as those of a newer release."""
+    reports: list[ProcessReport] = []
+    for data in found:
+        with suppress(*UNREADABLE):
+            reports.append(_read_report(data))
+    return sorted(reports, key=attrgetter("id"))
+
+
+def read_access(at: Any, data: Any) -> AccessEntry:
+    """Return an entry of the access log; one that cannot be read is an entry that says so.
+
+    The arguments are a number and bytes, but in a damaged file of SQLite they may be of any type.
+    """
     try:
         return _read_access(data)
     except UNREADABLE:
-        return AccessEntry(id=hashlib.sha256(data).hexdigest(), at=at, action="unreadable", outcome="")
+        digest = hashlib.sha256(data if isinstance(data, bytes) else str(data).encode()).hexdigest()
+        return AccessEntry(id=digest, at=at if isinstance(at, int) else 0, action="unreadable", outcome="")
 
 
 def damaged_task(task_id: str, context_id: str, scope: Scope, head: Head, error: Exception) -> StoredTask:
@@ -98,7 +111,7 @@ def _failed(task_id: str, context_id: str, at: int) -> core.TaskStatus:
         task_id=task_id,
         context_id=context_id or None,
     )
-    return core.TaskStatus(state=core.FAILED, message=message, timestamp=to_iso(min(max(at, 0), _LATEST)))
+    return core.TaskStatus(state=core.FAILED, message=message, timestamp=stored_to_iso(at))
 
 
 @lru_cache(maxsize=10_000)

@@ -18,6 +18,7 @@ import msgspec
 from errands import lifecycle
 from errands.clock import Clock, system_clock
 from errands.engines.base import (
+    MOST_LOOKED_AT,
     Abandoned,
     Configs,
     Entries,
@@ -25,6 +26,7 @@ from errands.engines.base import (
     Flags,
     Ids,
     LargeReadError,
+    Reports,
     Retention,
     Running,
     Tasks,
@@ -53,16 +55,21 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    OutboxBacklog,
     OutboxEntry,
+    ProcessReport,
     Reach,
     RunningTask,
     Scope,
     StoredTask,
     is_reached,
+    silent_since,
 )
 
 #: Bytes of content that ended tasks may hold together. Beyond that, those that ended first are dropped.
 MAX_ENDED_BYTES = 128 * 1024 * 1024
+#: Entries of the access log that are kept, the newest ones.
+MAX_ACCESSES = 20_000
 #: The log of an ended task is kept in one piece when it has no more events than this.
 PACKED_EVENTS = 32
 
@@ -198,7 +205,8 @@ class MemoryEngine(LocalEngine):
         self._receipts: dict[Scope, dict[bytes, Receipt]] = {}
         #: What was saved, and when; the longest unchanged first.
         self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
-        self._accesses: deque[AccessEntry] = deque()
+        self._accesses: deque[AccessEntry] = deque(maxlen=MAX_ACCESSES)
+        self._reports: dict[str, ProcessReport] = {}
         #: Live tasks that are to be canceled.
         self._canceling: set[str] = set()
         #: Tasks that wait for one user's answer.
@@ -242,6 +250,8 @@ class MemoryEngine(LocalEngine):
             task.unpack()
             task.head = judged.head
         self._store(task, judged)
+        if self.counts is not None:
+            self.counts.note(judged)
         self.subscribers.publish(change.task_id, judged.events, judged.head.state, judged.stored)
         if judged.wakes_workers:
             self.wake_workers()
@@ -254,7 +264,10 @@ class MemoryEngine(LocalEngine):
 
     def _store(self, task: MemoryTask, judged: Judged) -> None:
         task_id, head, change = task.id, judged.head, judged.change
-        task.events.extend(judged.events)
+        trimmed = 0 if change.restored is None else change.restored.trimmed
+        if trimmed:
+            task.records = tuple(event for event in judged.events if event.version <= trimmed)
+        task.events.extend(judged.events[len(task.records) :] if trimmed else judged.events)
         if change.receipt is not None:
             receipts = self._receipts.setdefault(change.scope, {})
             # An expired one that is replaced moves to the end.
@@ -363,7 +376,7 @@ class MemoryEngine(LocalEngine):
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return self._task(task_id, scope).stored()
 
-    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
         task = self._task(task_id, scope)
         if task.kept_bytes > most:
             raise LargeReadError(task.kept_bytes)
@@ -552,6 +565,11 @@ class MemoryEngine(LocalEngine):
             if agent in (None, entry.scope.agent):
                 yield shallow_copy(entry)
 
+    async def outbox_backlog(self, agent: str) -> OutboxBacklog:
+        due = self._due_entries(agent, self.clock())
+        dead = (one.dead and one.scope.agent == agent for entries in self._entries.values() for one in entries.values())
+        return OutboxBacklog(due[0].due_at if due else None, min(sum(dead), MOST_LOOKED_AT))
+
     async def retry_delivery(self, task_id: str, config_id: str) -> bool:
         entry = self._entries.get(task_id, {}).get(config_id)
         if entry is None:
@@ -570,6 +588,18 @@ class MemoryEngine(LocalEngine):
     async def accesses(self) -> AsyncIterator[AccessEntry]:
         for entry in list(self._accesses):
             yield entry
+
+    # Processes
+
+    async def report(self, report: ProcessReport) -> None:
+        self._reports = {one.id: one for one in await self.processes()} | {report.id: report}
+
+    async def processes(self) -> Reports:
+        silent = silent_since(self.clock())
+        return sorted((one for one in self._reports.values() if one.at > silent), key=attrgetter("id"))
+
+    async def forget_process(self, process_id: str) -> None:
+        self._reports.pop(process_id, None)
 
     # Retention: the steps of `errands.engines.retention.Sweep`
 

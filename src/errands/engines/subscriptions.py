@@ -319,6 +319,10 @@ class Subscribers:
         """Return the tasks that have subscribers or waits in this process."""
         return list({*self._subscriptions, *self._waiters})
 
+    def count(self) -> int:
+        """Return how many subscriptions are open."""
+        return sum(map(len, self._subscriptions.values()))
+
     def nudge(self, task_ids: Iterable[str]) -> None:
         """Have the readers of these tasks look into the log: another process may have written."""
         for task_id in task_ids:

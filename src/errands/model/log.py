@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from errands.model.core import PAUSED_STATES, Task, TaskState
+from errands.tracing import TraceContext
 
 
 class Scope(NamedTuple):
@@ -83,6 +84,16 @@ class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
     lease: LeaseRecord | None = None
 
 
+class Restored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A task as another store had it, whose log keeps its versions, times and leases."""
+
+    head: Head
+    #: The events that are kept. Of those up to `trimmed` only records are.
+    events: list[Event]
+    #: The events up to this version are no longer kept.
+    trimmed: int = 0
+
+
 class Work(enum.Enum):
     """What a change does to the task's position in the queue."""
 
@@ -143,6 +154,15 @@ class OutboxEntry(msgspec.Struct, kw_only=True, gc=False):
     error: str = ""
     #: Whether delivery was given up: a dead letter.
     dead: bool = False
+
+
+class OutboxBacklog(NamedTuple):
+    """What is left to deliver to the webhooks of one agent's tasks."""
+
+    #: Since when the longest due entry is due; None when none is.
+    due_since: int | None
+    #: Dead letters.
+    dead: int
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -206,6 +226,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     # Set once, when the task is created.
     context_id: str = ""
+    #: A task from another store. `fold` is the whole of it, `expected` must be 0, and `work` is READY if it is due.
+    restored: Restored | None = None
 
 
 class Head(msgspec.Struct, gc=False):
@@ -365,6 +387,8 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     #: The sender and the address it used, for the audit trail.
     caller: str = ""
     address: str = ""
+    #: Where in a trace the message was accepted: its turn goes on there, in whichever process.
+    trace: TraceContext | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -399,6 +423,34 @@ class AccessEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     #: "allowed", or the reason of the error.
     outcome: str = "allowed"
     detail: dict[str, Any] = {}
+
+
+#: Seconds after its last report that a process is taken to be gone.
+SILENT_AFTER = 30.0
+
+
+class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process is that shares the store. It reports every few seconds, and its newest report counts."""
+
+    #: The name under which it holds leases: host name, process id and a random number.
+    id: str
+    #: The agent that clients reach here, and what the process does for it.
+    agent: str
+    role: str
+    #: The version of errands.
+    version: str
+    #: Names the processes that listen on the same ports as this one; "" if none do.
+    group: str = ""
+    #: When it started, and when it reported.
+    started_at: int
+    at: int
+    #: The current values of its metrics as JSON: a list of `errands.runtime.figures.Sample`.
+    figures: bytes = b"[]"
+
+
+def silent_since(now: int) -> int:
+    """Return the time since which a process must have reported, in milliseconds."""
+    return now - int(SILENT_AFTER * 1000)
 
 
 #: No options.

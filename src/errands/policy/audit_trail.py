@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from errands.clock import to_iso
+from errands.clock import stored_to_iso
 from errands.engines.base import Engine
 from errands.model.base import UNREADABLE, encode
 from errands.model.core import Message, StreamResponse
@@ -114,7 +114,7 @@ def entries_of(stored: StoredTask, events: Sequence[Event]) -> Iterator[AuditEnt
             found.append({"action": "unreadable", "actor": "server"})
         for facts in filter(None, found):
             yield AuditEntry(
-                at=to_iso(event.at),
+                at=stored_to_iso(event.at),
                 task=stored.task.id,
                 version=event.version,
                 tenant=scope.tenant,
@@ -131,7 +131,7 @@ def entry_of(access: AccessEntry) -> AuditEntry:
     """Return the entry that an entry of the access log leads to."""
     detail = {"operation": access.operation, **access.detail} if access.operation else access.detail
     return AuditEntry(
-        at=to_iso(access.at),
+        at=stored_to_iso(access.at),
         task=access.task,
         version=0,
         access=access.id,

@@ -405,13 +405,13 @@ class ReviewingTaskManager(TaskManager):
 
     async def _load(self, task_id: str, call: CallContext) -> StoredTask:
         stored = await call.load(self._engine, task_id)
-        is_asked = bool(stored.head.asks) and stored.head.asks in _names(call)
+        is_asked = bool(stored.head.asks) and stored.head.asks in names_of(call)
         return await revealed(self._engine, stored) if is_asked else stored
 
     async def _continue(self, request: SendMessageRequest, call: CallContext) -> Submission:
         """Take a message to the caller's own task as the answer, if the task asks the caller."""
         message = request.message
-        if message.task_id and _names(call):
+        if message.task_id and names_of(call):
             asking = await self._asking(message.task_id, call)
             if asking is not None and asking.scope == call.scope:
                 await self._answer(asking, message, call, receipt_of(message))
@@ -437,7 +437,9 @@ class ReviewingTaskManager(TaskManager):
         check_message(message, [])
         check_context(message, asking)
         return await self._desk.settle(
-            AskingQuery(task_id=asking.task.id, tenant=call.scope.tenant, agent=asking.scope.agent, users=_names(call)),
+            AskingQuery(
+                task_id=asking.task.id, tenant=call.scope.tenant, agent=asking.scope.agent, users=names_of(call)
+            ),
             read_verdict(message),
             message_id=message.message_id,
             receipt=receipt,
@@ -446,7 +448,7 @@ class ReviewingTaskManager(TaskManager):
 
     async def _asking(self, task_id: str, call: CallContext) -> StoredTask | None:
         """Return the task if it waits for a review by the caller, without its artifacts."""
-        if not (users := _names(call)):
+        if not (users := names_of(call)):
             return None
         query = AskingQuery(task_id=task_id, tenant=call.scope.tenant, users=users)
         for found in await self._engine.asking(query):
@@ -491,6 +493,6 @@ def _without_message(status: core.TaskStatus) -> core.TaskStatus:
     return core.TaskStatus(state=status.state, timestamp=status.timestamp)
 
 
-def _names(call: CallContext) -> tuple[str, ...]:
+def names_of(call: CallContext) -> tuple[str, ...]:
     """Return the names under which the caller may be asked."""
     return tuple(reviewer(name) for name in (call.caller, call.email) if name)

@@ -23,6 +23,7 @@ from errands.policy import records
 from errands.policy.cel import Call, Session
 from errands.policy.context_object import Context
 from errands.policy.records import Answered, AnyRecord, Ended, InputArrived, Started, Waiting
+from errands.runtime.figures import Figures
 from errands.runtime.turn import Turn
 
 
@@ -134,8 +135,11 @@ class Run:
 
     def note(self, *new: AnyRecord) -> None:
         """Add records, which become durable with whatever the turn writes next."""
+        figures = self._turn.journal.figures
         for record in new:
             self._turn.note(records.encode(record))
+            if figures is not None:
+                _count(figures, record)
             self._take(record)
             for take in self._followers:
                 take(record)
@@ -163,6 +167,19 @@ class Run:
             new = new[1:]
         if new:
             self.context.take(*new)
+
+
+def _count(figures: Figures, record: AnyRecord) -> None:
+    """Count the calls of models, tools and other agents, whatever kind of agent made them."""
+    match record:
+        case records.ModelCalled():
+            figures.used_model(record.model, record.prompt, record.completion)
+        case records.CapabilityFinished():
+            figures.called_tool("ok")
+        case records.CapabilityErrored():
+            figures.called_tool("failed")
+        case records.CapabilityRestricted():
+            figures.called_tool("refused")
 
 
 def content_part(part: Part) -> dict[str, Any]:

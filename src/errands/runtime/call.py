@@ -54,6 +54,8 @@ class CallContext(msgspec.Struct):
     acting: str | None = None
     #: Whose tasks the caller may list; see `ListQuery.reach`.
     reach: Reach = "scope"
+    #: Whether an access rule lets the caller do this with tasks of others.
+    is_operator: bool = False
     #: Whether the tenant is only named by the request, and not given to the caller by authentication or middleware.
     names_tenant: bool = False
     #: The address of the client, for the audit trail; "" without one.

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from errands import errors
-from errands.model.core import CANCELED, INPUT_REQUIRED, Part
+from errands import errors, tracing
+from errands.model.core import CANCELED, FAILED, INPUT_REQUIRED, Part
 from errands.runtime.blocking import BlockingTaskContext
 from errands.runtime.context import InvalidAnswerError, TaskContext
 from errands.runtime.expiry import Expiry
@@ -44,6 +44,8 @@ class Handler:
         self.agent = agent
         self.journal = journal
         self._blobs = journal.blobs
+        #: Where the seconds of turns are counted, if they are.
+        self.seconds = None if journal.figures is None else journal.figures.turns(agent)
         self.oversight = oversight
         #: See `Worker.chooses_reply`.
         self.chooses_reply = worker.chooses_reply
@@ -66,6 +68,40 @@ class Handler:
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def trace(self, tracer: tracing.Tracer, turn: Turn, since: int) -> bool:
+        """Do what `run` does, in a span; `since` is when the task came into the state in which it was taken up.
+
+        A turn is one span, whichever processes work on it: the one that ends the turn records it. What a process did
+        before it died belongs to the same span.
+        """
+        is_first, head = turn.attempt <= 1, turn.stored.head
+        waited = turn.journal.now() - since if is_first else 0
+        span = tracer.span(
+            "turn",
+            self.agent,
+            parent=turn.options.trace,
+            identity=f"turn\n{turn.task_id}\n{turn.message.message_id}\n{head.attempt_base}",
+            began=None if is_first else since,
+            task=turn.task_id,
+            conversation=turn.context_id or None,
+            attempt=turn.attempt,
+            worker=head.worker,
+            waited=waited / 1000 if waited > 0 else None,
+        )
+        try:
+            with span.active():
+                goes_on = await self.run(turn)
+        except errors.TaskTerminalStateError:
+            span.fail("superseded", is_fault=False)
+            span.end()
+            raise
+        if turn.settled:
+            span.note(state=turn.outcome.short)
+            if turn.outcome is FAILED:
+                span.fail(turn.problem or "failed")
+            span.end()
+        return goes_on
 
     async def run(self, turn: Turn) -> bool:
         """Run one turn, and return whether the task goes on with another message that was waiting."""
@@ -170,7 +206,9 @@ async def _failed(turn: Turn, error: Exception) -> None:
         if turn.settled or not await turn.reopen():
             return
     reference = secrets.token_hex(4)
-    logger.error("handler of task %s failed [%s]", turn.task_id, reference, exc_info=error)
+    turn.problem = type(error).__name__
+    known = {"correlation": reference}
+    logger.error("handler of task %s failed [%s]", turn.task_id, reference, exc_info=error, extra=known)
     await turn.give_up(f"The agent failed unexpectedly (reference {reference}).")
 
 

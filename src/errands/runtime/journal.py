@@ -12,6 +12,7 @@ from errands.model.base import encode
 from errands.model.core import Message, StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
 from errands.model.log import Change, Draft, EventKind, Head, Scope
 from errands.runtime.blobs import SCHEME, Blobs
+from errands.runtime.figures import Figures
 from errands.runtime.hooks import HookReader
 
 _BLOB = SCHEME.encode()
@@ -67,11 +68,21 @@ def unwritable(error: UnicodeEncodeError) -> ValueError:
 
 
 class Journal:
-    """Commits the changes of the runtime, and has hooks read them. `blobs` is where large files go."""
+    """Commits the changes of the runtime, and has hooks read them. `blobs` is where large files go.
 
-    def __init__(self, engine: Engine, hooks: HookReader | None = None, blobs: Blobs | None = None) -> None:
+    `figures` is where turns and their calls are counted, if they are.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        hooks: HookReader | None = None,
+        blobs: Blobs | None = None,
+        figures: Figures | None = None,
+    ) -> None:
         self.engine = engine
         self.blobs = blobs
+        self.figures = figures
         self._hooks = hooks
         #: The time, in milliseconds.
         self.now = engine.clock

@@ -11,19 +11,22 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from time import monotonic
 from typing import Any
 
 import msgspec
 
-from errands import errors, lifecycle
+from errands import errors, lifecycle, tracing
 from errands.engines.base import Engine
 from errands.model.base import shallow_copy
 from errands.model.core import WORKING, StreamResponse, TaskStatusUpdateEvent
 from errands.model.log import LEASE, Change, Lease, RequestOptions, Scope, StoredTask
 from errands.runtime.call import WaitingContexts, current_message_id, stored_options
 from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.figures import Figures
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Batch, Journal, status_update
+from errands.runtime.json_lines import current_task
 from errands.runtime.leases import ActiveTask, Leases
 from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.turn import Stop, Turn
@@ -137,8 +140,15 @@ class Execution:
 class WorkerPool:
     """Runs turns in this process. An async context manager: leaving it drains."""
 
-    def __init__(self, engine: Engine, settings: Settings, deps: DependencyContainer | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        deps: DependencyContainer | None = None,
+        figures: Figures | None = None,
+    ) -> None:
         self._engine = engine
+        self._figures = figures
         self._settings = settings
         self._deps = deps or DependencyContainer()
         #: The agents whose turns are run, by name.
@@ -309,12 +319,17 @@ class WorkerPool:
         self._starting -= 1
         execution = Execution(stored, now)
         if (former := self.running.get(execution.task_id)) is not None:
+            self._count_lost_lease()
             former.stop("lost")
         self.running[execution.task_id] = execution
         # Held in `running` until it is over, and waited for in `drain`.
         execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
         if self._out_of_time:
             self._give_back_soon(execution)
+
+    def _count_lost_lease(self) -> None:
+        if self._figures is not None:
+            self._figures.leases_lost += 1
 
     @asynccontextmanager
     async def waiting(self, task_id: str, *, is_local: bool) -> AsyncIterator[None]:
@@ -422,6 +437,7 @@ class WorkerPool:
     ) -> None:
         handler = self.handlers[stored.scope.agent]
         journal = handler.journal
+        current_task.set(execution.task_id)
         try:
             while True:
                 if stored.damage:
@@ -430,6 +446,7 @@ class WorkerPool:
                     options = await stored_options(self._engine, stored)
                 if request_context is None:
                     request_context = self.contexts.take(execution.task_id, current_message_id(stored))
+                since = stored.head.status_at
                 # Judged before the turn begins, which ends the pause.
                 expired = handler.expiry.judge(stored, journal.now()) if stored.head.cancel_requested else None
                 if stored.head.state is not WORKING and not handler.chooses_reply:
@@ -446,12 +463,21 @@ class WorkerPool:
                 # A cancel may have been requested before there was a turn to tell.
                 if stored.head.cancel_requested or execution.cancel_requested:
                     self._signal_cancel(execution)
-                if not await handler.run(turn):
+                began = 0.0 if handler.seconds is None else monotonic()
+                if tracing.tracer is None:
+                    goes_on = await handler.run(turn)
+                else:
+                    goes_on = await handler.trace(tracing.tracer, turn, since)
+                if handler.seconds is not None:
+                    handler.seconds.observe(monotonic() - began)
+                if not goes_on:
                     return
                 stored = await self._engine.load(execution.task_id, stored.scope)
                 options = request_context = None
         except (errors.LeaseLostError, errors.TaskTerminalStateError) as error:
             logger.info("task %s is no longer ours: %s", execution.task_id, error)
+            if execution.stopped is None:
+                self._count_lost_lease()
             self.contexts.forget(execution.task_id)
         except errors.DamagedTaskError as error:
             logger.error("task %s cannot go on, and ends as failed: %s", execution.task_id, error)
@@ -572,6 +598,7 @@ class WorkerPool:
             if self.running.get(signal.task_id) is not execution or execution.turn_ended:
                 continue
             if signal.lost:
+                self._count_lost_lease()
                 execution.stop("lost")
             elif signal.cancel_requested:
                 self._signal_cancel(execution)

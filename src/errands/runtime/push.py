@@ -25,13 +25,17 @@ from functools import partial
 import httpx
 import msgspec
 
+from errands import tracing
 from errands.engines.base import Engine
 from errands.errors import ErrandsError, InvalidParamsError, TaskNotFoundError
 from errands.model import core, requests
 from errands.model.log import STREAMED_KINDS, Delivery, OutboxEntry, PushConfig
 from errands.operations import OPERATIONS
-from errands.outbound import Outbound, OutboundError
+from errands.outbound import Outbound, OutboundError, resolver
 from errands.runtime.blobs import blob_prefix, with_addresses
+from errands.runtime.event_traces import EventTraces
+from errands.runtime.figures import Figures
+from errands.runtime.json_lines import current_task
 from errands.runtime.settings import ENV_PREFIX, Settings
 from errands.runtime.streams import snapshot
 from errands.runtime.webhooks import DeliveryError, JWTSigner, PushNotification, WebhookClient
@@ -62,7 +66,9 @@ _SCHEME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 def push_guard(settings: Settings) -> Outbound:
     """Return the guard for webhooks. It has a setting of its own, because clients choose these addresses."""
-    return Outbound.from_setting(settings.push_allow, f"{ENV_PREFIX}PUSH_ALLOW")
+    # A lookup goes on when its request is given up.
+    resolve = resolver(2 * max(settings.push_concurrency, 1))
+    return Outbound.from_setting(settings.push_allow, f"{ENV_PREFIX}PUSH_ALLOW", resolve=resolve)
 
 
 # Configs
@@ -146,8 +152,15 @@ class PushSender:
     """Delivers the notifications of one agent's tasks. An async context manager: leaving it ends the sending."""
 
     def __init__(
-        self, engine: Engine, agent: str, settings: Settings, guard: Outbound, jwt_signer: JWTSigner | None = None
+        self,
+        engine: Engine,
+        agent: str,
+        settings: Settings,
+        guard: Outbound,
+        jwt_signer: JWTSigner | None = None,
+        figures: Figures | None = None,
     ) -> None:
+        self._figures = figures
         self._engine = engine
         self._agent = agent
         self._settings = settings
@@ -161,6 +174,7 @@ class PushSender:
         self._circuits: OrderedDict[str, _Circuit] = OrderedDict()
         #: Hosts that answered the last time.
         self._proven: OrderedDict[str, None] = OrderedDict()
+        self._traces = EventTraces(engine)
         self._loop_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> PushSender:
@@ -217,6 +231,7 @@ class PushSender:
 
     async def _deliver(self, entry: OutboxEntry) -> None:
         """Send a piece of the log after the entry's position, and note how far that went."""
+        current_task.set(entry.task_id)
         position, attempts = entry.delivered, entry.attempts
         until = entry.due_at or 0
         try:
@@ -226,8 +241,13 @@ class PushSender:
                     until = self._engine.clock() + self._lease
                     if not await self._settle(entry, position, due_at=until):
                         return
-                await self._client.post(entry, notification, self._engine.clock())
+                if tracing.tracer is None:
+                    await self._client.post(entry, notification, self._engine.clock())
+                else:
+                    await self._trace(tracing.tracer, entry, notification)
                 self._succeeded(entry.config.host)
+                if self._figures is not None:
+                    self._figures.attempted_delivery("delivered")
                 position, attempts = notification.version, 0
             position = max(position, last)
             await self._settle(entry, position)
@@ -248,6 +268,27 @@ class PushSender:
             logger.exception("push notifications of task %s could not be prepared", entry.task_id)
             await self._fail(entry, position, attempts, DeliveryError(f"{type(error).__name__} in this server"))
 
+    async def _trace(self, tracer: tracing.Tracer, entry: OutboxEntry, notification: PushNotification) -> None:
+        """Post a notification in a span of the trace that its event belongs to."""
+        host, _, port = entry.config.host.rpartition(":")
+        span = tracer.span(
+            "delivery",
+            host.strip("[]"),
+            parent=notification.trace,
+            port=int(port),
+            task=entry.task_id,
+            version=notification.version,
+            webhook=entry.config.id,
+        )
+        try:
+            with span.active():
+                await self._client.post(entry, notification, self._engine.clock())
+        except BaseException as error:
+            span.fail(type(error).__name__)
+            raise
+        finally:
+            span.end()
+
     async def _read(self, entry: OutboxEntry, after: int) -> tuple[list[PushNotification], int]:
         """Return what to send after a version, and how far that goes.
 
@@ -256,14 +297,21 @@ class PushSender:
         events, gap = await self._engine.read(entry.task_id, entry.scope, after)
         last = events[-1].version if events else after
         shown = [event for event in events if event.kind in STREAMED_KINDS]
+        traces: dict[int, tracing.TraceContext] = {}
+        if tracing.tracer is not None:
+            traces = await self._traces.traces_of(entry.task_id, entry.scope, events)
         if gap or (shown and entry.config.protocol == V0_3):
             stored = await self._engine.load(entry.task_id, entry.scope)
             body = self._with_addresses(snapshot(stored).data, entry.scope.tenant)
             if entry.config.protocol == V0_3:
                 body = v0_3.JSONRPC.write_response(OPERATIONS["GetTask"], _decode(body).task or stored.task)
-            return [PushNotification(stored.version, body)], stored.version
+            return [PushNotification(stored.version, body, traces.get(last))], stored.version
         tenant = entry.scope.tenant
-        return [PushNotification(event.version, self._with_addresses(event.data, tenant)) for event in shown], last
+        notifications = [
+            PushNotification(event.version, self._with_addresses(event.data, tenant), traces.get(event.version))
+            for event in shown
+        ]
+        return notifications, last
 
     def _with_addresses(self, event: bytes, tenant: str) -> bytes:
         """Return an event with addresses of large files that a receiver can use."""
@@ -282,6 +330,8 @@ class PushSender:
         failed_at = entry.failed_at if attempts and entry.failed_at is not None else now
         dead = failure.is_final or now - failed_at >= self._give_up_after
         pause = min(FIRST_PAUSE * 2.0 ** min(attempts, 30), LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311
+        if self._figures is not None:
+            self._figures.attempted_delivery("dead" if dead else "failed")
         # One line for a webhook that is given up. Clients could fill the log with those that are tried again.
         log = logger.error if dead else logger.debug
         log(

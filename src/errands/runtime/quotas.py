@@ -47,7 +47,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _remember(known: dict[K, V], key: K, value: V) -> None:
+def remember(known: dict[K, V], key: K, value: V) -> None:
     """Put a value at the end of a dictionary, and drop the first one if there are too many."""
     known.pop(key, None)
     known[key] = value
@@ -102,7 +102,7 @@ class RequestRate:
         full_at, wait = self._look(caller)
         if wait > 1e-9:
             return False
-        _remember(self._full_at, caller, full_at + self._interval)
+        remember(self._full_at, caller, full_at + self._interval)
         return True
 
     def take(self, caller: CallerKey, weight: int = 1) -> None:
@@ -110,7 +110,7 @@ class RequestRate:
 
         A request of any weight is admitted while something is in the bucket, which may owe the rest then.
         """
-        _remember(self._full_at, caller, self.check(caller) + weight * self._interval)
+        remember(self._full_at, caller, self.check(caller) + weight * self._interval)
 
 
 class OpenStreams:
@@ -191,7 +191,7 @@ class StoreQuota:
         Raise a `QuotaError` if there is no room for it.
         """
         usage = self._usages.get((scope, reach)) or _Usage()
-        _remember(self._usages, (scope, reach), usage)
+        remember(self._usages, (scope, reach), usage)
         if self._must_ask(usage, amount):
             if self._waits:
                 await self._refresh(scope, reach, usage, amount)

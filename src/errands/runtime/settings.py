@@ -6,7 +6,7 @@ import difflib
 import enum
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -49,8 +49,12 @@ Count = Annotated[int, Meta(ge=0, description="a whole number (0 or more)")]
 Amount = Annotated[int, Meta(ge=1, description="a whole number (1 or more)")]
 Port = Annotated[int, Meta(ge=0, le=65535, description="a port (0 to 65535)")]
 Flag = Annotated[bool, Meta(description="true or false")]
+#: Whether the console is served.
+Console = Annotated[Literal["auto", "on", "off"], Meta(description="one of auto, on, off")]
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 LogLevel = Annotated[str, Meta(pattern=f"^(?i:{'|'.join(_LEVELS)})$", description="one of " + ", ".join(_LEVELS))]
+
+LogFormat = Annotated[str, Meta(pattern="^(text|json)$", description="text or json")]
 
 
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -67,8 +71,17 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     role: Role = ServerRole.ALL
     #: Level of the `errands` logger.
     log_level: LogLevel | None = None
+    #: The form of log lines: `text` leaves it to the program, `json` writes an object on each line.
+    log_format: LogFormat = "text"
     #: Seconds for which code may hold the event loop before a warning in the log names it. None: no warnings.
     loop_hold_warning: Interval | None = 0.25
+
+    #: Whether requests, tasks and turns are counted, for `/metrics` and for operators.
+    metrics: Flag = True
+    #: Whether everyone who reaches the server may read `/metrics`, and not only operators.
+    metrics_public: Flag = False
+    #: Whether traces are recorded with OpenTelemetry, whose SDK the program brings. Needs `errands[otel]`.
+    otel: Flag = False
 
     #: Whether the audit trail has who sent each message and each cancel, and from which address; and looks at tasks of
     #: other owners, transfers of files, changes of webhooks, and requests that were denied.
@@ -172,6 +185,9 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     trust_forwarded: Flag = False
     #: Proxies in front of the server that each add an address to `X-Forwarded-For`, if `trust_forwarded` is set.
     forwarded_proxies: Amount = 1
+    #: Whether the console and the operator API are served: `on`, `off`, or `auto`, which is on where only this machine
+    #: can reach HTTP or callers authenticate. See docs/operator-api.md.
+    console: Console = "auto"
     #: The port gRPC listens on; 0 takes a free one. None: no gRPC. Needs `errands[grpc]`.
     grpc_port: Port | None = None
     #: The address gRPC listens on; 0.0.0.0 means every one.

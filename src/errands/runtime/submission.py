@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from errands import errors, lifecycle
+from errands import errors, lifecycle, tracing
 from errands.clock import to_iso
 from errands.engines.base import Engine
 from errands.model import core, log
@@ -441,8 +441,9 @@ class Submitter:
         """Return what the sender asked for beside the message; only executors are shown all of it."""
         configuration = request.configuration
         depth = call.depth or (delegation_depth(request.message.metadata) if request.message.metadata else 0)
+        trace = None if tracing.tracer is None else tracing.tracer.inject()
         if configuration is None:
-            if not (request.metadata or call.extensions or call.parent or call.email or depth or call.address):
+            if not (request.metadata or call.extensions or call.parent or call.email or depth or call.address or trace):
                 return log.PLAIN
             configuration = SendMessageConfiguration()
         is_executor = self._chooses_reply
@@ -458,6 +459,7 @@ class Submitter:
             depth=depth,
             caller=call.caller if call.address else "",
             address=call.address,
+            trace=trace,
         )
 
 

@@ -71,8 +71,8 @@ class Turn:
         *("_artifacts", "_cancel_requested", "_failure", "_fence", "_flusher", "_folded_bytes", "_has_statuses"),
         *("_is_forced", "_on_cancel", "_oversight", "_pending", "_scope", "_stale", "_state", "_tail_bytes", "_task"),
         *("_underway", "_unread", "_updates", "_version", "_writing", "context_id", "continues", "deps", "ended"),
-        *("ends_task", "expired", "is_cancelled", "journal", "message", "options", "overseer", "position"),
-        *("request_context", "settled", "stopped", "stored", "task_id"),
+        *("ends_task", "expired", "is_cancelled", "journal", "message", "options", "outcome", "overseer", "position"),
+        *("problem", "request_context", "settled", "stopped", "stored", "task_id"),
     )
 
     def __init__(
@@ -109,6 +109,10 @@ class Turn:
         self.ended = False
         #: Whether what it wrote is durable.
         self.settled = False
+        #: The state in which the turn ended.
+        self.outcome = core.UNSPECIFIED
+        #: The kind of the unexpected error that ended it, if one did.
+        self.problem = ""
         #: Whether the task goes on with the next message that was waiting.
         self.continues = False
         #: Whether the task has ended with the turn.
@@ -442,7 +446,7 @@ class Turn:
             self.ended = False
             raise
         self._pending = None
-        self.settled = True
+        self.settled, self.outcome = True, state
         self.ends_task = state in core.TERMINAL_STATES and not self.continues
 
     async def _stow(self, blobs: Blobs, ending: Ending) -> Ending:

@@ -76,6 +76,7 @@ class Watchdog:
         self._by_processor = by_processor
         self._warned = float("-inf")
         self._left_out = 0
+        self._lag = 0.0
         self._stopped = threading.Event()
         #: Frames below every callback, for loops without a frame of `_CALLING`.
         self._below = 0
@@ -105,8 +106,15 @@ class Watchdog:
             frame = frame and frame.f_back
             while frame is not None:
                 self._below, frame = self._below + 1, frame.f_back
-        self._beat = _Beat(time.monotonic(), self._processor())
+        now = time.monotonic()
+        self._lag = max(self._lag, now - self._beat.at - self._tick)
+        self._beat = _Beat(now, self._processor())
         self._next = self._loop.call_later(self._tick, self._live)
+
+    def take_lag(self) -> float:
+        """Return the seconds for which the loop was held at a time at most, since the last call."""
+        lag, self._lag = self._lag, 0.0
+        return lag
 
     def _watch(self) -> None:
         last, frames, is_reported = self._beat, None, False

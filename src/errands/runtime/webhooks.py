@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import httpx
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from errands import tracing
 from errands.errors import ConfigurationError
 from errands.model.log import OutboxEntry
 from errands.outbound import Outbound, OutboundError, retry_after
@@ -43,6 +44,8 @@ class PushNotification(NamedTuple):
 
     version: int
     body: bytes
+    #: The place in a trace that it belongs to.
+    trace: tracing.TraceContext | None = None
 
 
 class DeliveryError(Exception):
@@ -151,6 +154,8 @@ class WebhookClient:
             lines.append(f"Webhook-JWT: {token}")
             if config.scheme.lower() == "bearer" and not credentials:
                 credentials = token
+        if tracing.tracer is not None:
+            lines += [f"{name}: {value}" for name, value in tracing.headers(tracing.tracer.inject()).items()]
         if config.scheme:
             lines.append(f"Authorization: {config.scheme} {credentials}".strip())
         if config.token:

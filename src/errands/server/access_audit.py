@@ -7,6 +7,7 @@ so their entries are limited; an entry says how many before it were left out.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from contextlib import suppress
@@ -15,12 +16,13 @@ from urllib.parse import urlsplit
 
 from errands import errors
 from errands.engines.base import Engine
-from errands.model.log import AccessEntry
+from errands.model.log import AccessEntry, Scope
 from errands.model.requests import SendMessageRequest
 from errands.operations import Operation
+from errands.runtime.blobs import NEVER
 from errands.runtime.call import CallContext
 from errands.runtime.journal import new_id
-from errands.runtime.quotas import MAX_CALLERS, CallerKey, RequestRate
+from errands.runtime.quotas import CallerKey, RequestRate, remember
 from errands.runtime.settings import Settings
 from errands.server.asgi import IncomingRequest
 from errands.server.authorization import task_of
@@ -48,8 +50,13 @@ class AccessAudit:
         self._settings = settings
         self._caller_rate = RequestRate(CALLER_RATE, CALLER_BURST)
         self._total_rate = RequestRate(TOTAL_RATE, TOTAL_BURST)
-        #: Denied requests of each caller that have no entry.
+        #: Denied requests that have no entry, of the latest callers.
         self._left_out: Counter[CallerKey] = Counter()
+        self._numbers = itertools.count()
+
+    def _next_id(self) -> str:
+        """Return an id that is greater than those before it: entries of the same time are ordered by their ids."""
+        return f"{next(self._numbers):010x}-{new_id()}"
 
     async def admit(self, operation: Operation, request: Any, call: CallContext, exchange: IncomingRequest) -> None:
         """Note a request that is about to be performed, if the log of a task will not show it."""
@@ -61,14 +68,24 @@ class AccessAudit:
         elif operation.name in _CONFIG_CHANGES:
             config = request
         if config is not None:
+            task_id = task_of(request)
+            if task_id and not await self._has(task_id, call.scope):
+                return  # it will be denied
             detail["config"] = config.id or ""
             with suppress(ValueError):
                 # Without the path, which often has a secret; a request that removes a webhook does not name it.
                 detail["host"] = urlsplit(getattr(config, "url", "")).netloc.rpartition("@")[2]
-            await self._admitted("webhook", operation.name, task_of(request), call, exchange, detail)
+            await self._admitted("webhook", operation.name, task_id, call, exchange, detail)
         elif operation.reads and (call.acting is not None or self._settings.audit_reads):
             detail = {} if call.reach == "scope" else {"reach": call.reach}
             await self._admitted("read", operation.name, task_of(request), call, exchange, detail)
+
+    async def _has(self, task_id: str, scope: Scope) -> bool:
+        try:
+            await self._engine.read(task_id, scope, NEVER, 1)
+        except errors.TaskNotFoundError:
+            return False
+        return True
 
     async def admit_file(
         self,
@@ -91,7 +108,7 @@ class AccessAudit:
         detail: dict[str, str],
     ) -> None:
         entry = AccessEntry(
-            id=new_id(),
+            id=self._next_id(),
             at=self._engine.clock(),
             action=action,
             operation=operation,
@@ -114,13 +131,12 @@ class AccessAudit:
         if key is None:
             key = client_network(exchange, self._settings)
         if not (self._caller_rate.admits(key) and self._total_rate.admits("")):
-            if key in self._left_out or len(self._left_out) < MAX_CALLERS:
-                self._left_out[key] += 1
+            remember(self._left_out, key, self._left_out[key] + 1)
             return
         left_out = self._left_out.pop(key, 0)
         tenant, owner = key if isinstance(key, tuple) else ("", "")
         entry = AccessEntry(
-            id=new_id(),
+            id=self._next_id(),
             at=self._engine.clock(),
             action="denied",
             operation=operation,

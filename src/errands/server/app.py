@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import os
+import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from errands.engines.base import Engine
 from errands.engines.connection import without_password
+from errands.engines.counts import CommitCounts
 from errands.errors import ConfigurationError, StorageError
 from errands.interop import BuilderLike, CardLike, ExecutorLike
 from errands.model.card_config import AgentCardConfig
@@ -24,13 +27,16 @@ from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy, Policy, compile_policy
 from errands.policy.reviews import ReviewingTaskManager
 from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.figures import METRICS, Figures
 from errands.runtime.handler import Handler
 from errands.runtime.hooks import HookReader, LifecycleHooks
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import Journal
+from errands.runtime.json_lines import write_json_lines
 from errands.runtime.leases import ActiveTask
 from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.pool import WorkerPool
+from errands.runtime.processes import ProcessReporter
 from errands.runtime.push import PushSender, push_guard
 from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.task_manager import TaskStore
@@ -38,15 +44,18 @@ from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
 from errands.server import configuration
 from errands.server.access_audit import AccessAudit
+from errands.server.admin import AdminApi
 from errands.server.asgi import callable_host
 from errands.server.auth import Authentication, AuthScheme, MutualTLSAuth
 from errands.server.auth_file import auth_of, load_auth
 from errands.server.authorization import AccessRule, Authorization
 from errands.server.blobs import BlobAddresses, BlobPages
 from errands.server.cards import CardPublisher
+from errands.server.console_gate import ConsoleGate
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
 from errands.server.http import A2AApp
 from errands.server.large_work import LargeWork
+from errands.server.metrics_page import MetricsPage
 from errands.server.request_guard import is_loopback
 from errands.server.routing import Routes
 
@@ -78,6 +87,7 @@ class A2AServer:
     _app: A2AApp | None = None
     _grpc: GrpcServer | None = None
     _is_shared: bool = False
+    _watchdog: Watchdog | None = None
 
     def __init__(
         self,
@@ -138,6 +148,8 @@ class A2AServer:
             self.use_auth(auth, access_rules)
         elif access_rules:
             raise ConfigurationError("access_rules need auth=[...]: without it, callers are not known")
+        #: Whether and for whom the console and the operator API are served.
+        self.console = ConsoleGate(self)
         #: What `errands serve` prints about the agent.
         self.facts: dict[str, str] = {}
         #: Where HTTP listens, if it is known (see `listen_at`).
@@ -262,7 +274,8 @@ class A2AServer:
     def as_fastapi_app(self, *, debug: bool = False, **fastapi_kwargs: Any) -> FastAPI:
         """Return a FastAPI application with the agent at its root. Needs `errands[fastapi]`.
 
-        Routes that are added before the first request come first.
+        Routes that are added before the first request come first. With `debug`, the console is served, to this machine
+        only unless callers authenticate.
         """
         try:
             from fastapi import FastAPI  # noqa: PLC0415 - an extra
@@ -279,6 +292,7 @@ class A2AServer:
         card = self.agent_card
         described = {"title": card.name, "version": card.version, "description": card.description}
         app = FastAPI(lifespan=lifespan, debug=debug, **{**described, **fastapi_kwargs})
+        self.console.is_debugging = debug
         # The last of all routes: everything that FastAPI does not know belongs to the agent.
         app.router.default = self.app
         return app
@@ -341,18 +355,27 @@ class A2AServer:
         settings = self.settings
         if settings.log_level:
             logging.getLogger("errands").setLevel(settings.log_level.upper())
+        if settings.log_format == "json":
+            write_json_lines()
         engine = self._engine or configuration.make_engine(settings)
         if settings.role is not ServerRole.ALL:
             configuration.check_shared(engine, f"a process with the role {settings.role} and the others")
         async with AsyncExitStack() as stack:
+            figures = None
+            if settings.metrics:
+                engine.counts = engine.counts or CommitCounts()
+                figures = Figures(engine.counts)
+            if settings.otel:
+                installed = configuration.load_telemetry()
+                stack.enter_context(installed(figures, METRICS, self.agent_card.name))
             await self._deps.startup()
             stack.push_async_callback(self._deps.shutdown)
             self.engine = await stack.enter_async_context(engine)
             if self.agent_card.capabilities.push_notifications and settings.push_concurrency:
                 guard = push_guard(settings)
-                sender = PushSender(engine, self.agent_card.name, settings, guard, self._jwt_signer)
+                sender = PushSender(engine, self.agent_card.name, settings, guard, self._jwt_signer, figures)
                 await stack.enter_async_context(sender)
-            await self._start_turns(stack)
+            await self._start_turns(stack, figures)
             stack.push_async_callback(self.pool.drain)
             stack.callback(engine.disconnect)
             self.large_work = LargeWork(settings.max_buffered_bytes)
@@ -372,10 +395,18 @@ class A2AServer:
                 authorization=self._authorization,
                 blobs=None if self.blobs is None else BlobAddresses(self.blobs, settings),
                 audit=audit,
+                figures=figures,
             )
+            self.metrics_page: MetricsPage | None = None
+            if self.reporter is not None:
+                identify = self.dispatcher.identify if self.asks_who_calls and serves else None
+                self.metrics_page = MetricsPage(
+                    self.reporter, identify, settings, lambda: self.listens_locally and not self.asks_who_calls, audit
+                )
             self.blob_pages: BlobPages | None = None
             if self.blobs is not None and serves:
                 self.blob_pages = BlobPages(self.blobs, self.engine, self.dispatcher.identify, settings, audit)
+            self.admin = AdminApi(self, self._inner, audit)
             if settings.grpc_port is not None and serves:
                 stack.callback(setattr, self, "_grpc", None)
                 grpc_server = configuration.load_grpc_server()
@@ -389,10 +420,11 @@ class A2AServer:
                 self.cards.grpc_address = self._grpc.address
             if settings.loop_hold_warning is not None:
                 # Not earlier: importing modules at the start holds the loop, but no request waits yet.
-                stack.enter_context(Watchdog(settings.loop_hold_warning))
+                self._watchdog = stack.enter_context(Watchdog(settings.loop_hold_warning))
+                stack.callback(setattr, self, "_watchdog", None)
             yield
 
-    async def _start_turns(self, stack: AsyncExitStack) -> None:
+    async def _start_turns(self, stack: AsyncExitStack, figures: Figures | None) -> None:
         """Start the pool that runs the turns of all agents, with their oversight and hooks, and the task manager."""
         settings, name = self.settings, self.agent_card.name
         evaluators = Evaluators()
@@ -401,7 +433,7 @@ class A2AServer:
         def oversight_of(worker: Worker) -> AgentOversight:
             return build_oversight(worker, self._policy, evaluators, (self._worker, *self._inner.workers.values()))
 
-        self.pool = WorkerPool(self.engine, settings, self._deps)
+        self.pool = pool = WorkerPool(self.engine, settings, self._deps, figures)
         hooks = None if self._hooks is None else HookReader(self._hooks, settings.drain_timeout)
         if hooks is not None:
             await stack.enter_async_context(hooks)
@@ -409,7 +441,7 @@ class A2AServer:
         if self.blobs is not None:
             await stack.enter_async_context(self.blobs)
             self.pool.on_sweep(partial(self.blobs.sweep, self.engine))
-        journal = Journal(self.engine, hooks, self.blobs)
+        journal = Journal(self.engine, hooks, self.blobs, figures)
         self.pool.add(Handler(name, self._worker, journal, settings, oversight_of(self._worker)))
         self.task_manager = ReviewingTaskManager(
             self.pool,
@@ -419,7 +451,26 @@ class A2AServer:
             identifiers=configuration.identifiers_of(self._worker),
             inner=self._inner.workers,
         )
-        self._inner.start(self.pool, Journal(self.engine, blobs=self.blobs), settings, oversight_of)
+        self._inner.start(self.pool, Journal(self.engine, blobs=self.blobs, figures=figures), settings, oversight_of)
+        self.reporter: ProcessReporter | None = None
+        if figures is not None:
+            figures.read_from("errands_turns_running", lambda: len(pool.running))
+            figures.read_from("errands_subscribers", self.engine.count_subscribers)
+            if settings.role is not ServerRole.API:
+                figures.read_from("errands_turns_limit", lambda: settings.max_concurrent_tasks)
+            self.reporter = ProcessReporter(
+                self.engine,
+                figures,
+                process_id=pool.leases.worker_id,
+                agent=name,
+                role=settings.role,
+                agents=pool.handlers,
+                # Those that one supervisor has started.
+                group=f"{socket.gethostname()}:{os.getppid()}" if self._is_shared else "",
+                loop_lag=lambda: None if self._watchdog is None else self._watchdog.take_lag(),
+            )
+            # Until the pool is drained, which takes its time.
+            await stack.enter_async_context(self.reporter)
         await stack.enter_async_context(self.pool)
 
     @property

@@ -14,7 +14,15 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from errands.errors import A2AError, InvalidRequestError, ParseError, PayloadTooLargeError, UnavailableError
+from errands.errors import (
+    A2AError,
+    InvalidRequestError,
+    MethodNotFoundError,
+    ParseError,
+    PayloadTooLargeError,
+    UnavailableError,
+)
+from errands.model.base import encode
 from errands.runtime.call import LARGE
 from errands.runtime.middleware import RequestEnvelope
 from errands.runtime.quotas import CallerKey
@@ -25,6 +33,7 @@ from errands.server.large_work import LARGE_BODY, LargeWork
 from errands.wire.bounds import MAX_DEPTH, check_json
 from errands.wire.dialect import Dialect
 from errands.wire.sse import ERROR_EVENT, GAP_EVENT, KEEP_ALIVE, frame, named, plain_frame
+from errands.wire.status import to_http
 
 Header = tuple[bytes, bytes]
 #: Puts an error into the binding's envelope.
@@ -53,6 +62,8 @@ class IncomingRequest:
     extra_headers: list[Header]
     #: Whether this client's subscriptions end when the task pauses. Set from its dialect.
     ends_at_pause = False
+    #: What carries it, as metrics call it.
+    binding = "jsonrpc"
     #: The envelope that head-only middleware has filled in; None until that middleware has run.
     envelope: RequestEnvelope | None = None
     #: Whom the request is counted for, once it has been counted.
@@ -186,6 +197,16 @@ class HttpExchange(IncomingRequest):
             {"type": "http.response.start", "status": status, "headers": [*head, *headers, *self.extra_headers]}
         )
         await self._send({"type": "http.response.body", "body": body})
+
+    async def allows(self, *methods: str) -> bool:
+        """Return whether the request has one of the methods; respond with 405 if not."""
+        if self.method in methods:
+            return True
+        allowed = ", ".join(methods)
+        body = to_http(MethodNotFoundError(f"{self.method} is not allowed here; use {allowed}"))[1]
+        body["error"]["code"] = 405
+        await self.respond(405, encode(body), headers=((b"allow", allowed.encode()),))
+        return False
 
     async def begin(self, status: int, length: int, content_type: bytes, headers: tuple[Header, ...]) -> None:
         """Send the head of a response whose body of `length` bytes is then written in pieces."""

@@ -8,7 +8,7 @@ other owners.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -62,6 +62,8 @@ class Access(NamedTuple):
     acting: str | None = None
     #: Whose tasks a listing shows; see `ListQuery.reach`.
     reach: Reach = "scope"
+    #: Whether an access rule lets the caller do this with tasks of others.
+    is_operator: bool = False
 
 
 class Authorization:
@@ -103,10 +105,15 @@ class Authorization:
         scope: Scope,
         wanted_owner: str,
         scope_of: Callable[[str], Awaitable[Scope | None]],
+        *,
+        widest: bool = False,
+        inner: Collection[str] = (),
     ) -> Access:
         """Return in which scope the request is performed. Raises `PermissionDeniedError`.
 
-        `scope` is the caller's own; `wanted_owner` names another owner, or is empty; `scope_of` finds any task.
+        `scope` is the caller's own; `wanted_owner` names another owner, or is empty; `scope_of` finds any task. With
+        `widest`, a caller who names no owner gets all that it may read. Tasks of `inner` agents are only for those who
+        may use tasks of others.
         """
         skill = _skill_of(request)
         if skill in self._skills:
@@ -119,25 +126,28 @@ class Authorization:
             if "agent" not in granted:
                 raise PermissionDeniedError("The credentials are for another tenant")
             scope = scope._replace(tenant=tenant)
+        if widest and granted and not wanted_owner:
+            reach: Reach = "agent" if "agent" in granted and not tenant else "tenant"
+            return Access(scope._replace(owner=EVERY_OWNER), caller.owner, reach, is_operator=True)
         if wanted_owner and wanted_owner != caller.owner:
             if not granted or len(wanted_owner) > MAX_NAME:
                 raise PermissionDeniedError(f"The credentials do not allow to act for the owner in {OWNER_HEADER}")
             if wanted_owner == EVERY_OWNER and operation.name != "ListTasks":
                 raise PermissionDeniedError(f"{OWNER_HEADER}: {EVERY_OWNER} is for ListTasks; name one owner")
             logger.info("%s of %r for %r", operation.name, caller.owner, wanted_owner)
-            access = Access(scope._replace(owner=wanted_owner), caller.owner)
+            access = Access(scope._replace(owner=wanted_owner), caller.owner, is_operator=True)
             if wanted_owner == EVERY_OWNER:
                 return access._replace(reach="agent" if "agent" in granted and not tenant else "tenant")
             return access
         if not granted:
             return Access(scope)
         found = await scope_of(task_id) if (task_id := task_of(request)) else None
-        if found is None or found == scope or found.agent != scope.agent:
-            return Access(scope)
+        if found is None or found == scope or (found.agent != scope.agent and found.agent not in inner):
+            return Access(scope, is_operator=True)
         if found.tenant != scope.tenant and "agent" not in granted:
-            return Access(scope)
+            return Access(scope, is_operator=True)
         logger.info("%s of %r with task %r of %r", operation.name, caller.owner, task_id, found.owner)
-        return Access(found, caller.owner)
+        return Access(found, caller.owner, is_operator=True)
 
     def _check_skill(self, security: Iterable[Mapping[str, Sequence[str]]], caller: Caller) -> None:
         needed = [scopes for alternative in security for name, scopes in alternative.items() if name == caller.scheme]

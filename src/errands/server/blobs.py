@@ -333,7 +333,7 @@ async def _body(exchange: HttpExchange) -> AsyncIterator[bytes]:
 
 def _damaged(error: ErrandsError) -> InternalError:
     reference = secrets.token_hex(4)
-    logger.error("a download failed [%s]: %s", reference, error)
+    logger.error("a download failed [%s]: %s", reference, error, extra={"correlation": reference})
     return InternalError(f"The file cannot be read (reference {reference})")
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +233,18 @@ def make_settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Se
         bucket_from_url(found.blobs)
     if found.grpc_port is not None:
         load_grpc_server()
+    if found.otel:
+        load_telemetry()
     return found
+
+
+def load_telemetry() -> Callable[..., AbstractContextManager[None]]:
+    """Return what has errands trace and export its figures. Raises `ConfigurationError` if its package is missing."""
+    try:
+        from errands.telemetry import installed  # noqa: PLC0415 - opentelemetry is an extra
+    except ImportError as error:
+        raise ConfigurationError(f"otel needs an extra ({error}): pip install 'errands[otel]'") from None
+    return installed
 
 
 def load_grpc_server() -> type[GrpcServer]:

@@ -5,11 +5,12 @@ Authentication is the first middleware; authorization comes after the last one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence, Set
 from itertools import takewhile
+from time import monotonic
 from typing import Any
 
-from errands import errors
+from errands import errors, tracing
 from errands.interop import CardLike, adapt_card
 from errands.model.card import AgentCard
 from errands.model.card_config import AgentCardConfig
@@ -18,14 +19,16 @@ from errands.model.requests import SendMessageRequest, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
 from errands.runtime import validation
 from errands.runtime.call import CallContext
+from errands.runtime.figures import UNKNOWN, Figures
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
-from errands.runtime.quotas import OpenStreams, RequestRate
+from errands.runtime.quotas import CallerKey, OpenStreams, RequestRate
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream
 from errands.runtime.task_manager import TaskManager
 from errands.server.access_audit import AccessAudit
 from errands.server.asgi import IncomingRequest
-from errands.server.authorization import OWNER_HEADER, Authorization
+from errands.server.auth import MAX_NAME
+from errands.server.authorization import OWNER_HEADER, Authorization, task_of
 from errands.server.blobs import BlobAddresses
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
 from errands.server.errors import client_error
@@ -33,12 +36,14 @@ from errands.server.request_guard import client_address, client_network
 from errands.server.routing import Routes
 from errands.wire.bounds import MAX_DEPTH, check_outline, check_parts
 from errands.wire.dialect import EXTENSION_HEADERS
+from errands.wire.status import STATUS
 
 #: A method of `TaskManager`.
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
 ExtendedCardProvider = Callable[..., Awaitable[CardLike]]
 
 _OWNER_HEADER = OWNER_HEADER.lower().encode()
+_TRACEPARENT, _TRACESTATE = tracing.TRACEPARENT.encode(), tracing.TRACESTATE.encode()
 _EXTENSION_HEADERS = frozenset(name.lower().encode() for name in EXTENSION_HEADERS.values())
 
 
@@ -58,7 +63,9 @@ class Dispatcher:
         authorization: Authorization | None = None,
         blobs: BlobAddresses | None = None,
         audit: AccessAudit | None = None,
+        figures: Figures | None = None,
     ) -> None:
+        self._figures = figures
         self.routes = routes
         self._blobs = blobs
         self._audit = audit
@@ -138,28 +145,78 @@ class Dispatcher:
         if operation.request is SendMessageRequest:
             check_outline(params, self.max_parts)
 
-    async def dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:
+    def dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Coroutine[Any, Any, Any]:
         """Return the operation's result: a model, or an `EventStream`. Raises only `A2AError`."""
+        if tracing.tracer is None:
+            return self._dispatch(operation, request, exchange)
+        return self._trace(tracing.tracer, operation, request, exchange)
+
+    async def _trace(
+        self, tracer: tracing.Tracer, operation: Operation, request: Any, exchange: IncomingRequest
+    ) -> Any:
+        """Do what `dispatch` does, in a span below that of the client. The span of a stream ends with the stream."""
+        span = tracer.span(
+            "request",
+            operation.name,
+            parent=trace_context(exchange),
+            agent=self._card.name,
+            binding=exchange.binding,
+            protocol=exchange.protocol,
+            task=task_of(request) or None,
+        )
+        try:
+            with span.active():
+                result = await self._dispatch(operation, request, exchange)
+        except errors.A2AError as error:
+            status = STATUS.get(error.reason)
+            span.fail(error.reason, is_fault=status is None or status.http >= 500)
+            span.end()
+            raise
+        except BaseException:
+            span.fail("abandoned", is_fault=False)  # the client has disconnected
+            span.end()
+            raise
+        if isinstance(result, EventStream):
+            result.on_close(span.end)
+            return result
+        if isinstance(result, SendMessageResponse) and result.task is not None:
+            span.note(task=result.task.id, conversation=result.task.context_id)
+        span.end()
+        return result
+
+    async def _dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:
+        began = 0.0 if self._figures is None else monotonic()
         try:
             extensions: list[str] = []
             if self._required or not _EXTENSION_HEADERS.isdisjoint(exchange.headers):
                 extensions = self._check_extensions(operation, exchange)
             if self._middlewares:
-                return await self._through_middleware(operation, request, extensions, exchange)
-            call = CallContext(self._default_scope, extensions)
-            if request.tenant:
-                call.scope, call.names_tenant = Scope(request.tenant, "", self._card.name), True
-            if self._audit is not None:
-                await self._audit.admit(operation, request, call, exchange)
-            if self._blobs is None:
-                return await self._perform(operation, request, call, exchange)
-            return await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
+                result = await self._through_middleware(operation, request, extensions, exchange)
+            else:
+                call = CallContext(self._default_scope, extensions)
+                if request.tenant:
+                    _check_tenant(request.tenant)
+                    call.scope, call.names_tenant = Scope(request.tenant, "", self._card.name), True
+                if self._audit is not None:
+                    await self._audit.admit(operation, request, call, exchange)
+                if self._blobs is None:
+                    result = await self.perform(operation, request, call, exchange)
+                else:
+                    result = await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
         except errors.A2AError as error:
             if self._audit is not None:
                 await self._audit.deny(operation.name, request, exchange, error)
             raise
         except Exception as error:
             raise client_error(error, operation.name) from None
+        if self._figures is not None:
+            self._figures.answered[operation.name, exchange.binding].observe(monotonic() - began)
+        return result
+
+    def refused(self, operation: Operation | None, exchange: IncomingRequest, error: errors.A2AError) -> None:
+        """Count a request that a binding answers with an error; without an operation if it was not known yet."""
+        if self._figures is not None:
+            self._figures.refused(UNKNOWN if operation is None else operation.name, exchange.binding, error)
 
     async def _through_middleware(
         self, operation: Operation, request: Any, extensions: list[str], exchange: IncomingRequest
@@ -169,7 +226,7 @@ class Dispatcher:
         if self._audit is not None:
             await self._audit.admit(operation, request, call, exchange)
         if self._blobs is None:
-            result = await self._perform(operation, request, call, exchange)
+            result = await self.perform(operation, request, call, exchange)
         else:
             result = await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
         if self._shows_results:
@@ -185,20 +242,34 @@ class Dispatcher:
                 await middleware.after_dispatch(envelope, shown)
         return result
 
-    async def identify(self, operation: Operation, request: Any, exchange: IncomingRequest) -> CallContext:
+    async def identify(
+        self,
+        operation: Operation,
+        request: Any,
+        exchange: IncomingRequest,
+        *,
+        widest: bool = False,
+        inner: Collection[str] = (),
+    ) -> CallContext:
         """Return the call of a request that is judged like an operation but is not one, such as a download.
 
-        Raises only `A2AError`.
+        `widest` and `inner` are those of `Authorization.decide`. Raises only `A2AError`.
         """
         try:
-            return (await self._identify(operation, request, exchange))[2]
+            return (await self._identify(operation, request, exchange, widest=widest, inner=inner))[2]
         except errors.A2AError:
             raise
         except Exception as error:
             raise client_error(error, "a request") from None
 
     async def _identify(
-        self, operation: Operation, request: Any, exchange: IncomingRequest
+        self,
+        operation: Operation,
+        request: Any,
+        exchange: IncomingRequest,
+        *,
+        widest: bool = False,
+        inner: Collection[str] = (),
     ) -> tuple[RequestEnvelope, Any, CallContext]:
         """Run the middleware, then authorization; return the request as they have left it, and its call."""
         if exchange.envelope is None:
@@ -207,6 +278,7 @@ class Dispatcher:
         envelope, exchange.envelope = exchange.envelope, None
         assert envelope is not None
         given, named = envelope.tenant, request.tenant or ""
+        _check_tenant(named)
         envelope.tenant = given or named
         if isinstance(request, SendMessageRequest):
             envelope.params = request
@@ -225,9 +297,17 @@ class Dispatcher:
         call = CallContext(Scope(tenant, owner, self._card.name), request_context=envelope.context, email=email)
         if self._authorization is not None and envelope.caller is not None:
             wanted_owner = exchange.header(_OWNER_HEADER)
-            call.scope, call.acting, call.reach = await self._authorization.decide(
-                operation, request, envelope.caller, call.scope, wanted_owner, self._scope_of
+            access = await self._authorization.decide(
+                operation,
+                request,
+                envelope.caller,
+                call.scope,
+                wanted_owner,
+                self._scope_of,
+                widest=widest,
+                inner=inner,
             )
+            call.scope, call.acting, call.reach, call.is_operator = access
         call.names_tenant = names_tenant and call.acting is None
         return envelope, request, call
 
@@ -237,17 +317,18 @@ class Dispatcher:
         """Perform an operation whose request and result may name blobs by their addresses."""
         if isinstance(request, SendMessageRequest):
             request = await blobs.localized(request, call.scope, exchange)
-        return blobs.addressed(await self._perform(operation, request, call, exchange), call.scope, exchange)
+        return blobs.addressed(await self.perform(operation, request, call, exchange), call.scope, exchange)
 
-    def _perform(
+    def perform(
         self, operation: Operation, request: Any, call: CallContext, exchange: IncomingRequest
     ) -> Awaitable[Any]:
+        """Perform an operation for a caller who was identified."""
         if operation.capability is not None:
             self._check_capability(operation)
             if operation.name == "GetExtendedAgentCard":
                 return self._extended_card(call, exchange)
             if operation.name == "SubscribeToTask":
-                call.last_event_id = _last_event_id(exchange)
+                call.last_event_id = last_event_id(exchange)
                 call.ends_at_pause = exchange.ends_at_pause
         if type(request) is SendMessageRequest:
             if len(request.message.parts) > self.max_parts:
@@ -274,10 +355,7 @@ class Dispatcher:
         self, streams: OpenStreams, perform: Perform, request: Any, call: CallContext, exchange: IncomingRequest
     ) -> EventStream:
         """Perform an operation that streams, if its caller may have another stream open."""
-        caller = exchange.caller_key
-        if caller is None:
-            caller = client_network(exchange, self._settings)
-        closed = streams.open(caller)
+        closed = streams.open(self._streamer(exchange))
         try:
             stream: EventStream = await perform(request, call)
         except BaseException:
@@ -285,6 +363,20 @@ class Dispatcher:
             raise
         stream.on_close(closed)
         return stream
+
+    def count_stream(self, stream: EventStream, exchange: IncomingRequest) -> EventStream:
+        """Count a stream that is not that of an operation. Raises `TooManyStreamsError`, and closes it then."""
+        if self._streams is not None:
+            try:
+                stream.on_close(self._streams.open(self._streamer(exchange)))
+            except errors.TooManyStreamsError:
+                stream.close()
+                raise
+        return stream
+
+    def _streamer(self, exchange: IncomingRequest) -> CallerKey:
+        caller = exchange.caller_key
+        return client_network(exchange, self._settings) if caller is None else caller
 
     def check_version(self, exchange: IncomingRequest) -> None:
         """Raise `VersionNotSupportedError` if the client asks for a version that is not served here.
@@ -346,13 +438,29 @@ class ClosedDispatcher(Dispatcher):
         )
 
 
+def _check_tenant(name: str) -> None:
+    """Raise `InvalidParamsError` for a name that would fill the store: no limit counts the names of tenants."""
+    if len(name) > MAX_NAME:
+        raise errors.InvalidParamsError(f"The name of a tenant has at most {MAX_NAME} characters", field="tenant")
+
+
 def _declared(exchange: IncomingRequest, headers: Set[bytes]) -> list[str]:
     """Return every URI in these headers, each of which may occur more than once."""
     values = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name in headers]
     return list(dict.fromkeys(uri for value in values for item in value.split(",") if (uri := item.strip())))
 
 
-def _last_event_id(exchange: IncomingRequest) -> int | None:
+def trace_context(exchange: IncomingRequest) -> tracing.TraceContext | None:
+    """Return the place in a trace from which the request was made, if it names one."""
+    parent = exchange.headers.get(_TRACEPARENT)
+    if parent is None:
+        return None
+    states = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name == _TRACESTATE]
+    return tracing.read_context(parent.decode("latin-1"), states)
+
+
+def last_event_id(exchange: IncomingRequest) -> int | None:
+    """Return the version after which a client wants to go on; None if it does not say. Raises `InvalidParamsError`."""
     text = exchange.header(b"last-event-id")
     if not text:
         return None

@@ -26,9 +26,9 @@ def client_error(error: Exception, what: str) -> A2AError:
         return error
     reference = secrets.token_hex(4)
     if isinstance(error, EngineError):
-        logger.error("%s failed [%s]: %s", what, reference, error)
+        logger.error("%s failed [%s]: %s", what, reference, error, extra={"correlation": reference})
         return UnavailableError(f"The task store is not available (reference {reference})")
-    logger.error("%s failed [%s]", what, reference, exc_info=error)
+    logger.error("%s failed [%s]", what, reference, exc_info=error, extra={"correlation": reference})
     return InternalError(f"Internal error (reference {reference})")
 
 

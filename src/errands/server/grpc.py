@@ -179,6 +179,7 @@ class GrpcService:
                 return await self._serve(rpc, context, request)
             except errors.A2AError as error:
                 # gRPC keeps what is raised while it ends the call: not with the frames that hold the message.
+                self._dispatcher.refused(rpc.operation, request, error)
                 refused = error.with_traceback(None)
                 refused.__context__ = None
             return await self._refuse(context, request, refused)
@@ -277,6 +278,8 @@ def _close_stream(work: asyncio.Future[Any]) -> None:
 
 class GrpcRequest(IncomingRequest):
     """The call as middleware knows requests: metadata are headers, the path is the method's."""
+
+    binding = "grpc"
 
     def __init__(self, context: Any, path: str, server: tuple[str, int | None]) -> None:
         self._context = context

@@ -14,11 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from errands.errors import A2AError, MethodNotFoundError, StorageError, UnavailableError
 from errands.model.base import encode
+from errands.operations import Operation
 from errands.runtime.call import LARGE
 from errands.runtime.settings import ServerRole
 from errands.runtime.streams import EventStream
 from errands.server import praisonai
 from errands.server.asgi import JSON_TYPE, ClientDisconnectedError, HttpExchange
+from errands.server.console_gate import ADMIN_PREFIX
 from errands.server.dispatch import Dispatcher
 from errands.server.errors import client_error, error_headers
 from errands.server.large_work import LARGE_BODY
@@ -27,7 +29,7 @@ from errands.server.routing import RoutedOperation
 from errands.wire import jsonrpc, v0_3, v1_0
 from errands.wire.dialect import Dialect
 from errands.wire.sse import plain_frame
-from errands.wire.status import JSONRPC_HTTP, to_http
+from errands.wire.status import JSONRPC_HTTP
 
 if TYPE_CHECKING:
     from errands.server.app import A2AServer
@@ -39,6 +41,7 @@ OLDER_CARD_PATH = "/.well-known/agent.json"
 CARD_PATHS = (CARD_PATH, OLDER_CARD_PATH)
 HEALTH_PATH = "/health"
 READY_PATH = "/health/ready"
+METRICS_PATH = "/metrics"
 #: The public keys of the card's signatures.
 JWKS_PATH = "/.well-known/jwks.json"
 
@@ -59,6 +62,7 @@ class A2AApp:
             CARD_PATH: self._card,
             OLDER_CARD_PATH: self._card,
             JWKS_PATH: self._key_set,
+            METRICS_PATH: self._metrics,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,17 +99,19 @@ class A2AApp:
     async def _route(self, exchange: HttpExchange) -> None:
         path, dispatcher = _path_of(exchange.scope), self._server.dispatcher
         if path in ("/", ""):
-            if await _allows(exchange, "POST"):
+            if await exchange.allows("POST"):
                 await serve_jsonrpc(exchange, dispatcher)
         elif praisonai.is_at(path, dispatcher.routes):
-            if await _allows(exchange, "POST"):
+            if await exchange.allows("POST"):
                 await praisonai.serve(exchange, dispatcher, self._server.cards)
         elif (page := self._pages.get(path)) is not None:
-            if await _allows(exchange, "GET", "HEAD"):
+            if await exchange.allows("GET", "HEAD"):
                 await page(exchange)
         elif self._server.blob_pages is not None and (place := self._server.blob_pages.match(path)) is not None:
-            if await _allows(exchange, *place.methods):
+            if await exchange.allows(*place.methods):
                 await self._server.blob_pages.serve(exchange, place)
+        elif path.startswith(ADMIN_PREFIX):
+            await self._server.admin.serve(exchange, path)
         else:
             found = dispatcher.routes.match(exchange.method, path, exchange.header(b"a2a-version"))
             if found is None:
@@ -113,7 +119,7 @@ class A2AApp:
             if isinstance(found, RoutedOperation):
                 await serve_rest(exchange, dispatcher, found)
             else:
-                await _allows(exchange, *sorted(found))
+                await exchange.allows(*sorted(found))
 
     async def _card(self, exchange: HttpExchange) -> None:
         if self._server.settings.role is ServerRole.WORKER:
@@ -126,6 +132,11 @@ class A2AApp:
             raise MethodNotFoundError("This server does not sign its card")
         keys = {"keys": [key.public_jwk() for key in signer.keys]}
         await exchange.respond(200, encode(keys), headers=((b"cache-control", b"public, max-age=300"),))
+
+    async def _metrics(self, exchange: HttpExchange) -> None:
+        if self._server.metrics_page is None:
+            raise MethodNotFoundError("This server counts nothing (metrics is off)")
+        await self._server.metrics_page.serve(exchange)
 
     async def _health(self, exchange: HttpExchange) -> None:
         await exchange.respond(200, b'{"status":"ok"}')
@@ -161,21 +172,11 @@ def _path_of(scope: Scope) -> str:
     return path.removeprefix(root) if root else path
 
 
-async def _allows(exchange: HttpExchange, *methods: str) -> bool:
-    """Return whether the request has one of the methods; respond with 405 if not."""
-    if exchange.method in methods:
-        return True
-    allowed = ", ".join(methods)
-    body = to_http(MethodNotFoundError(f"{exchange.method} is not allowed here; use {allowed}"))[1]
-    body["error"]["code"] = 405
-    await exchange.respond(405, encode(body), headers=((b"allow", allowed.encode()),))
-    return False
-
-
 async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
     """Serve a JSON-RPC request. The method's name says which operation and which dialect it is."""
     request_id = b"null"
     dialect: Dialect = v1_0.JSON
+    operation: Operation | None = None
     wants_stream = False
     try:
         if exchange.headers.get(b"content-type") != JSON_TYPE:
@@ -204,6 +205,7 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
         wants_stream = operation.capability == "streaming"
         result = await dispatcher.dispatch(operation, request, exchange)
     except A2AError as error:
+        dispatcher.refused(operation, exchange, error)
         status = JSONRPC_HTTP.get(error.reason, 200)
         body = jsonrpc.error_bytes(request_id, dialect.jsonrpc_error(error))
         if wants_stream and dialect.refuses_in_stream and status == 200:
@@ -230,6 +232,7 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
 async def serve_rest(exchange: HttpExchange, dispatcher: Dispatcher, routed: RoutedOperation) -> None:
     """Serve an HTTP+JSON request, whose method and path have been routed to an operation and a dialect."""
     operation, dialect, values = routed
+    exchange.binding = "http"
     is_post = exchange.method == "POST"
     try:
         dispatcher.check_version(exchange)
@@ -252,6 +255,7 @@ async def serve_rest(exchange: HttpExchange, dispatcher: Dispatcher, routed: Rou
         exchange.ends_at_pause, exchange.protocol = dialect.ends_at_pause, dialect.version
         result = await dispatcher.dispatch(operation, request, exchange)
     except A2AError as error:
+        dispatcher.refused(operation, exchange, error)
         await respond_error(exchange, error, dialect)
         return
     if isinstance(result, EventStream):

@@ -36,7 +36,8 @@ async def serve(exchange: HttpExchange, dispatcher: Dispatcher, cards: CardPubli
     """Serve a request in PraisonAI's dialect."""
     request_id = b"null"
     # Its clients cannot name a task in a message.
-    exchange.answers_by_context = True
+    exchange.answers_by_context, exchange.binding = True, "praisonai"
+    operation = None
     try:
         check_content_type(exchange)
         if dispatcher.checks_head:
@@ -58,6 +59,7 @@ async def serve(exchange: HttpExchange, dispatcher: Dispatcher, cards: CardPubli
         else:
             result = await _perform(operation, request, exchange, dispatcher)
     except errors.A2AError as error:
+        dispatcher.refused(operation, exchange, error)
         body = encode({"jsonrpc": "2.0", "id": msgspec.Raw(request_id), "error": write_error(error)})
         await exchange.respond(JSONRPC_HTTP.get(error.reason, 200), body, headers=error_headers(error))
         return

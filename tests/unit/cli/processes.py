@@ -102,11 +102,11 @@ class Running:
 
 
 class Served(Running):
-    """`errands serve`, from when it takes requests."""
+    """`errands serve`, from when it takes requests. Without a target it serves the project in the folder."""
 
     def __init__(
         self,
-        target: Path | str,
+        target: Path | str | None,
         *options: str,
         cwd: Path,
         python: str | None = None,
@@ -117,7 +117,7 @@ class Served(Running):
         environment = {f"ERRANDS_{name.upper()}": value for name, value in settings.items()}
         if python_path is not None:
             environment["PYTHONPATH"] = python_path
-        command = ("serve", str(target), "--port", str(port), *options)
+        command = ("serve", *([] if target is None else [str(target)]), "--port", str(port), *options)
         super().__init__(*command, cwd=cwd, settings=environment, python=python)
         self.greeting = self.read_until("Ctrl-C stops it.")
         [self.url] = re.findall(r"^url +(\S+)$", self.greeting, re.MULTILINE)

@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 
 from errands import A2AClient, A2AServer, AgentCardConfig, ApiKeyMiddleware, TaskContext, Worker
+from errands.engines.base import Engine
+from errands.errors import TaskNotFoundError
+from errands.model.log import LogSlice, StoredTask
+from errands.policy.audit_trail import read_log
 from errands.runtime.middleware import digest_of
 from errands.testing import BASE_URL, http_client
 from tests.conftest import STORAGES
@@ -174,8 +178,8 @@ def test_a_changed_store_is_found_out(errands: Errands, tmp_path: Path) -> None:
     assert f"of task {answered}" in result.stderr
 
 
-async def refuse(storage: str, times: int) -> None:
-    """Have requests without a key refused."""
+async def refuse(storage: str, times: int, headers: dict[str, str] | None = None) -> None:
+    """Have requests without a key refused, or those with one that ask for unknown tasks."""
     server = A2AServer(
         worker=Obliging(),
         agent_card=AgentCardConfig(name="Obliging", description="Obliges."),
@@ -185,7 +189,7 @@ async def refuse(storage: str, times: int) -> None:
     )
     async with server, http_client(server) as http:
         for number in range(times):
-            assert (await http.get(f"/tasks/t{number}")).status_code == 401
+            assert (await http.get(f"/tasks/t{number}", headers=headers)).status_code == (404 if headers else 401)
 
 
 def test_requests_that_no_task_shows_are_in_the_trail_and_in_the_chain(errands: Errands, storage: str) -> None:
@@ -208,7 +212,8 @@ def test_a_changed_access_log_is_found_out(errands: Errands, tmp_path: Path) -> 
     with database:
         # Retention deletes the oldest ones.
         database.execute("delete from accesses where id = ?", (ids[0],))
-    assert errands("audit", *options, "--verify", str(file)).exit_code == 0
+    verified = errands("audit", *options, "--verify", str(file))
+    assert (verified.exit_code, "0 tasks and 1 entries of the access log" in verified.stderr) == (0, True)
     with database:
         database.execute("update accesses set data = replace(cast(data as text), '127.0.0.1', '10.0.0.1')")
     result = errands("audit", *options, "--verify", str(file))
@@ -217,6 +222,47 @@ def test_a_changed_access_log_is_found_out(errands: Errands, tmp_path: Path) -> 
         database.execute("delete from accesses where id = ?", (ids[2],))
     database.close()
     assert ids[2] in errands("audit", *options, "--verify", str(file)).stderr
+
+
+def test_damaged_entries_and_times_do_not_stop_the_trail(errands: Errands, tmp_path: Path) -> None:
+    options = ("--storage", at(tmp_path))
+    asyncio.run(work(at(tmp_path)))
+    asyncio.run(refuse(at(tmp_path), 3))
+    before = len(entries(errands, *options))
+    database = sqlite3.connect(tmp_path / "tasks.db")
+    ids = [row[0] for row in database.execute("select id from accesses order by at, id")]
+    with database:
+        database.execute("update accesses set data = 'no JSON' where id = ?", (ids[0],))
+        database.execute("update accesses set at = 'never', data = 3 where id = ?", (ids[1],))
+        database.execute("update accesses set at = 1 << 62, data = 3 where id = ?", (ids[2],))
+        database.execute("update events set at = 1 << 62")
+    database.close()
+    found = entries(errands, *options)
+    assert len(found) == before
+    assert [one["action"] for one in found].count("unreadable") == 3
+    assert found[0]["at"].startswith("9999-")
+
+
+def test_tasks_that_are_deleted_meanwhile_do_not_stop_the_trail(
+    errands: Errands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = asyncio.run(work(at(tmp_path)))
+
+    async def deleting(engine: Engine, stored: StoredTask) -> LogSlice:
+        if stored.task.id == ids[0]:
+            raise TaskNotFoundError(taskId=ids[0])
+        return await read_log(engine, stored)
+
+    monkeypatch.setattr("errands.cli.audit.read_log", deleting)
+    assert {one["task"] for one in entries(errands, "--storage", at(tmp_path))} == {ids[1]}
+    assert errands("audit", "--storage", at(tmp_path), "--append", str(tmp_path / "audit.jsonl")).exit_code == 0
+
+
+def test_the_trail_of_a_task_that_is_gone_has_what_the_access_log_says(errands: Errands, tmp_path: Path) -> None:
+    asyncio.run(refuse(at(tmp_path), 2, {"X-API-Key": "alice"}))
+    options = ("--storage", at(tmp_path))
+    assert [(one["action"], one["task"]) for one in entries(errands, *options, "--task", "t1")] == [("denied", "t1")]
+    assert errands("audit", *options, "--task", "unknown").exit_code != 0
 
 
 def test_verifying_takes_no_other_options(errands: Errands, tmp_path: Path) -> None:

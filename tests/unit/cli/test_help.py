@@ -65,6 +65,12 @@ def test_the_examples_of_every_command_run(
     store = f"sqlite:///{tmp_path / 'tasks.db'}"
     asyncio.run(make(store, task["id"]))
     monkeypatch.setenv("ERRANDS_STORAGE", store)
+    if command == ("init",):
+        monkeypatch.chdir(tmp_path)
+    if command in (("tasks", "export"), ("tasks", "import"), ("task", "export"), ("task", "import")):
+        monkeypatch.chdir(tmp_path)
+        if "import" in command:
+            errands("tasks", "export", "tasks.jsonl")
     for example in found:
         example = example.replace("http://localhost:8000", url).replace("TASK_ID", task["id"])
         _, *arguments = shlex.split(example.replace("sqlite:///.errands/tasks.db", store))

@@ -13,6 +13,7 @@ from uuid import uuid4
 import httpx
 import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from errands.cli.supervisor import restart_delay
 from errands.client.grpc_transport import GrpcTransport
@@ -107,6 +108,18 @@ def test_the_processes_share_port_and_work_and_greet_once(tmp_path: Path) -> Non
         result = server.stop()
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.count("Telling 1.0.0") == 1
+
+
+def test_each_of_the_processes_shows_the_metrics_of_all(tmp_path: Path) -> None:
+    with Served(write(tmp_path, TELLING), "--workers", "2", cwd=tmp_path) as server:
+        pids = {str(pid) for pid in until_serving(server, 2)}
+        seen: set[str] = set()
+        while seen != pids:
+            families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics", timeout=None).text)
+            [running] = [family for family in families if family.name == "errands_turns_running"]
+            seen = {sample.labels["process"] for sample in running.samples}
+            assert seen <= pids
+        assert server.stop().stderr == ""
 
 
 def test_a_killed_process_is_replaced_and_its_task_is_finished_by_another(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +20,9 @@ from starlette.routing import Route
 
 from errands import A2AServer
 from errands import outbound as outbound_module
-from errands.client import A2AClient, FileRefusedError, PrivateAddressError
+from errands.client import A2AClient, AgentNotFoundError, FileRefusedError, PrivateAddressError
+from errands.errors import ErrandsError
+from errands.model.base import encode
 from errands.testing import serve
 from tests.interaction.agents import Echo
 from tests.unit.client.serving import serving
@@ -83,6 +88,36 @@ async def test_a_public_card_does_not_lead_to_a_private_address() -> None:
         assert await count(server) == 0
 
 
+async def test_a_server_that_breaks_the_connection_does_not_hide_its_address() -> None:
+    async with agent_at(PRIVATE) as (server, inside):
+        face = {"url": inside, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+        card = encode({**CARD, "supportedInterfaces": [face]})
+
+        async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(card), card))
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+        async with await asyncio.start_server(break_off, PUBLIC, 0) as outside:
+            port = outside.sockets[0].getsockname()[1]
+            with pytest.raises((PrivateAddressError, AgentNotFoundError)):
+                async with A2AClient(f"http://{PUBLIC}:{port}", max_retries=0) as client:
+                    await client.send("hi")
+        assert await count(server) == 0
+
+
+@pytest.mark.parametrize("host", [PRIVATE, PUBLIC])
+@pytest.mark.parametrize("binding", ["GRPC", "JSONRPC"])
+@pytest.mark.parametrize("address", ["http://a..b:1", "http://[::1", "http://:1", "http://x:99999", "x", "", "//"])
+async def test_an_address_that_leads_nowhere_is_an_error_of_the_client(host: str, binding: str, address: str) -> None:
+    async with card_at(host, address, binding=binding) as url:
+        with pytest.raises(ErrandsError):
+            async with A2AClient(url, max_retries=0, timeout=0.2) as client:
+                await client.send("hi")
+
+
 async def test_a_name_that_leads_inside_is_refused() -> None:
     async with agent_at(PRIVATE) as (server, inside):
         named = inside.replace(PRIVATE, "localhost")
@@ -123,18 +158,46 @@ async def test_an_origin_that_the_user_allows_is_not_checked() -> None:
 
 
 async def test_a_proxy_decides_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with agent_at(PRIVATE) as (_, inside), card_at(PUBLIC, inside) as url:
-        monkeypatch.setenv("all_proxy", "http://192.0.2.1:3128")
-        monkeypatch.setenv("no_proxy", "127.0.0.1,127.0.0.2")
+    async with agent_at(PRIVATE) as (_, inside), card_at(PUBLIC, "http://agent.internal") as url:
+        monkeypatch.setenv("http_proxy", inside)  # the agent answers as if it were the proxy
+        monkeypatch.setenv("no_proxy", PUBLIC)
         async with A2AClient(url) as client:
             assert (await client.send("hi")).state == "completed"
+
+
+async def test_hosts_without_a_proxy_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with agent_at(PRIVATE) as (server, inside), card_at(PUBLIC, inside) as url:
+        monkeypatch.setenv("all_proxy", "http://192.0.2.1:3128")
+        monkeypatch.setenv("no_proxy", f"{PRIVATE},{PUBLIC}")
+        async with A2AClient(url) as client:
+            with pytest.raises(PrivateAddressError):
+                await client.send("hi")
+        assert await count(server) == 0
+
+
+async def test_a_card_that_came_through_a_proxy_counts_as_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with agent_at(PRIVATE) as (server, inside), card_at(PRIVATE, inside) as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("no_proxy", PRIVATE)
+        async with A2AClient("http://agent.example") as client:
+            with pytest.raises(PrivateAddressError):
+                await client.send("hi")
+        assert await count(server) == 0
 
 
 async def test_grpc_is_checked_as_well(tmp_path: Path) -> None:
     async with agent_at(PRIVATE, grpc_port=0) as (server, _):
         inside = server.cards.grpc_address
         assert inside is not None
-        for address in (inside, inside.replace("127.0.0.1", "localhost"), f"unix:{tmp_path}/x", "ipv4:127.0.0.1:1"):
+        for address in (
+            inside,
+            inside.replace("127.0.0.1", "localhost"),
+            f"unix:{tmp_path}/x",
+            "ipv4:127.0.0.1:1",
+            # The host of the card's own address is only mentioned.
+            f"//{inside}/://{PUBLIC}",
+            f"dns://{PUBLIC}/{inside}",
+        ):
             async with card_at(PUBLIC, address, binding="GRPC") as url:
                 with pytest.raises(PrivateAddressError):
                     await A2AClient(url).connect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -69,3 +70,16 @@ def test_the_events_of_a_stream_come_back_as_they_were(codec: Codec, stream: lis
 def test_pieces_that_are_more_than_a_text_come_back_as_they_were(codec: Codec, artifact: Artifact) -> None:
     stream = [piece("", artifact=artifact)] * 4
     assert written(codec, stream) == stream
+
+
+def test_a_stream_keeps_little_of_what_its_pieces_have_in_common() -> None:
+    rpc = CODECS["1.0"].rpcs["SendStreamingMessage"]
+    for metadata in (None, {"n": "x" * 100_000}):
+        writer = EventWriter(rpc)
+        events = [encode(piece("x" * length, metadata=metadata)) for length in range(255)]
+        tracemalloc.start()
+        for event in events:
+            writer.write(event)
+        kept = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert kept < 500_000

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
+from errands import tracing
 from errands.agents.delegation import DelegationError
 from errands.agents.loop.overseer import ManifestOverseer
 from errands.agents.loop.plan import Repertoire, Routine
@@ -20,11 +21,12 @@ from errands.agents.manifests.functions import ArgumentsError
 from errands.agents.script import EXPRESSION, find_file, run_script
 from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
 from errands.agents.tools.toolbox import ToolTurn
+from errands.clock import from_iso
 from errands.errors import CapabilityBlockedError, TaskStoppedError
 from errands.policy import records
 from errands.policy.cel import Call, CallFailed, CelError, Session, Suspended, Variables
 from errands.policy.cel.evaluators import Evaluators
-from errands.policy.cel.values import Json
+from errands.policy.cel.values import Json, as_text
 from errands.policy.enforcement import OverseenCall, ReviewPendingError
 from errands.policy.records import CallEnded, Caller, CapabilityBegan, CapabilityErrored, FunctionCall
 from errands.policy.run import Run
@@ -223,11 +225,50 @@ class Calls:
 
     # Execution
 
-    async def _execute(self, began: CapabilityBegan, routine: Routine) -> CallEnded:
+    def _execute(self, began: CapabilityBegan, routine: Routine) -> Coroutine[Any, Any, CallEnded]:
         """Execute a call by its tool or by another agent. How it ended is recorded before it is used.
 
         Raises `TaskStoppedError` when a tool cannot be used at all, and `ReviewPendingError` while it has to wait.
         """
+        executed = self._execute_now(began, routine)
+        return executed if tracing.tracer is None else self._trace(tracing.tracer, began, routine, executed)
+
+    async def _trace(
+        self,
+        tracer: tracing.Tracer,
+        began: CapabilityBegan,
+        routine: Routine,
+        executed: Coroutine[Any, Any, CallEnded],
+    ) -> CallEnded:
+        """Execute a call in a span. Like a turn, a call is one span, whichever processes execute it."""
+        span = tracer.span(
+            "tool",
+            began.function,
+            identity=f"call\n{self._run.task_id}\n{began.call}",
+            began=from_iso(began.at),
+            call=began.call,
+            # As the conventions have it: run here, and not by the provider of the model.
+            tool_kind="function",
+            task=self._run.task_id,
+            arguments=as_text(began.arguments) if tracer.captures_content else None,
+        )
+        try:
+            with span.active():
+                ended = await executed
+        except (TaskStoppedError, asyncio.CancelledError) as error:
+            # A call that goes on later, after a review or in another process, is recorded then.
+            if self._overseer.turn.stopped not in ("lost", "drain"):
+                span.fail(type(error).__name__)
+                span.end()
+            raise
+        if isinstance(ended, CapabilityErrored):
+            span.fail("ToolError")
+        elif isinstance(ended, records.CapabilityFinished) and tracer.captures_content:
+            span.note(result=as_text(ended.output))
+        span.end()
+        return ended
+
+    async def _execute_now(self, began: CapabilityBegan, routine: Routine) -> CallEnded:
         common: dict[str, Any] = {name: getattr(began, name) for name in _COMMON}
         record: CallEnded
         try:

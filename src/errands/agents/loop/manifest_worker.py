@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from errands import tracing
 from errands.agents.delegation import Delegate
 from errands.agents.loop.calls import MOST_CALLS, Calls
 from errands.agents.loop.overseer import ManifestOverseer, ManifestOversight
@@ -22,6 +23,7 @@ from errands.agents.manifests import Agent, Manifests
 from errands.agents.manifests.functions import MESSAGE, ArgumentsError
 from errands.agents.models.base import Model, ModelError, Question, Said, UserSaid
 from errands.agents.models.completions import unused_id
+from errands.agents.models.span import trace_answer
 from errands.agents.mounts import Mounts
 from errands.agents.tools.base import BrokenToolError
 from errands.agents.tools.toolbox import Toolbox, ToolTurn
@@ -200,7 +202,10 @@ class ManifestTurn:
         is_guarded = bool(overseer.rules.after.steps)
         self._streamed, self._first_token_at = None, ""
         try:
-            answer = await worker.model.ask(question, None if is_guarded else self._stream)
+            asked = worker.model.ask(question, None if is_guarded else self._stream)
+            if tracing.tracer is not None:
+                asked = trace_answer(tracing.tracer, question, asked, self._turn.context_id)
+            answer = await asked
         except ModelError as error:
             if error.broke_off and not overseer.options.parent:
                 text = overseer.refer("The answer broke off; send your message again, or another", error)

@@ -135,7 +135,8 @@ class ManifestOverseer(TurnOverseer):
     def refer(self, text: str, problem: object) -> str:
         """Log a problem for operators, and return the text for the caller, with the same reference in both."""
         reference = secrets.token_hex(4)
-        logger.error("task %s: %s [%s]: %s", self.turn.task_id, text, reference, problem)
+        known = {"correlation": reference}
+        logger.error("task %s: %s [%s]: %s", self.turn.task_id, text, reference, problem, extra=known)
         return f"{text} (reference {reference})."
 
     async def release(self) -> None:

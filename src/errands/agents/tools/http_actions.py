@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 import httpx
 import msgspec
 
+from errands import tracing
 from errands.agents.manifests import schemas
 from errands.agents.manifests.documents import HttpRequest, StatefulSession, StatelessHttp, Tool
 from errands.agents.manifests.expressions import references
@@ -225,6 +226,8 @@ def finished(method: str, url: httpx.URL, headers: httpx.Headers, content: bytes
         headers["Idempotency-Key"] = key
     headers.setdefault("Accept", "application/json, text/*;q=0.8, */*;q=0.1")
     headers.setdefault("User-Agent", "errands")
+    if tracing.tracer is not None and tracing.TRACEPARENT not in headers:
+        headers.update(tracing.headers(tracing.tracer.inject()))
     return httpx.Request(method, url, headers=headers, content=content)
 
 

@@ -22,7 +22,17 @@ from errands.engines.postgres.schema import PostgresSchema, check_session, ensur
 from errands.engines.postgres.store import PostgresStore
 from errands.errors import ConfigurationError, StorageError
 from errands.model.base import encode
-from errands.model.log import AccessEntry, Change, Delivery, Head, Lease, LeaseSignal, Scope
+from errands.model.log import (
+    AccessEntry,
+    Change,
+    Delivery,
+    Head,
+    Lease,
+    LeaseSignal,
+    ProcessReport,
+    Scope,
+    silent_since,
+)
 
 
 class PostgresParts(NamedTuple):
@@ -167,6 +177,14 @@ class PostgresEngine(PostgresQueries):
     async def note_access(self, entry: AccessEntry) -> None:
         values = entry.at, entry.id, encode(entry)
         await self.parts.store.do(lambda connection: connection.execute(QUERIES["note_access"], *values))
+
+    async def report(self, report: ProcessReport) -> None:
+        values = storable(report.id), report.at, encode(report), silent_since(self.clock())
+        await self.parts.store.do(lambda connection: connection.execute(QUERIES["report"], *values))
+
+    async def forget_process(self, process_id: str) -> None:
+        name = storable(process_id)
+        await self.parts.store.do(lambda connection: connection.execute(QUERIES["delete_report"], name))
 
     async def sweep(self, every: float = 0.0) -> int:
         async with self.readers.connection() as connection:

@@ -11,10 +11,20 @@ from typing import Any
 
 import msgspec
 
-from errands.engines.base import Abandoned, Configs, Events, Ids, LargeReadError, Running, Tasks
+from errands.engines.base import (
+    MOST_LOOKED_AT,
+    Abandoned,
+    Configs,
+    Events,
+    Ids,
+    LargeReadError,
+    Reports,
+    Running,
+    Tasks,
+)
 from errands.engines.commit import HOSTS, LocalEngine, TaskRow
 from errands.engines.connection import StoreClock
-from errands.engines.damage import read_access, read_lease, readable_pushes, stored_task
+from errands.engines.damage import read_access, read_lease, read_reports, readable_pushes, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.postgres.connection import Connection, ReaderPool
 from errands.engines.statements import read_queries
@@ -30,12 +40,14 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    OutboxBacklog,
     OutboxEntry,
     PushConfig,
     Reach,
     Scope,
     StoredTask,
     reached,
+    silent_since,
 )
 
 #: The statements of `queries.sql` by name.
@@ -184,13 +196,16 @@ class PostgresQueries(LocalEngine):
         row, content = await self._fetch_task("load", task_id, scope, True)
         return stored_task(row.id, row.context_id, row.scope, row.head, content)
 
-    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
         try:
             row, content = await self._fetch_task("load_small", task_id, scope, True, most)
         except TaskNotFoundError:
             size = None
-            if are_texts(task_id, *scope):
-                size = await self._fetch_value("size", storable(task_id), True, *map(storable, scope))
+            named = (None, None, None) if scope is None else scope
+            if are_texts(task_id, *(scope or ())):
+                size = await self._fetch_value(
+                    "size", storable(task_id), True, *(one if one is None else storable(one) for one in named)
+                )
             if size is None or size <= most:
                 raise
             raise LargeReadError(size) from None
@@ -303,6 +318,10 @@ class PostgresQueries(LocalEngine):
                 yield entry
             last = rows[-1][4], rows[-1][12]
 
+    async def outbox_backlog(self, agent: str) -> OutboxBacklog:
+        ((due_at, dead),) = await self._fetch("outbox_backlog", storable(agent), MOST_LOOKED_AT)
+        return OutboxBacklog(None if due_at is None or due_at > self.clock() else due_at, dead)
+
     # The access log
 
     async def accesses(self) -> AsyncIterator[AccessEntry]:
@@ -311,6 +330,11 @@ class PostgresQueries(LocalEngine):
             for at, _, data in rows:
                 yield read_access(at, data)
             last = rows[-1][0], rows[-1][1]
+
+    # Processes
+
+    async def processes(self) -> Reports:
+        return read_reports(row[0] for row in await self._fetch("reports", silent_since(self.clock())))
 
     async def compare_clock(self, connection: Connection, name: str) -> None:
         """Correct a `StoreClock` by the server's time."""

@@ -158,8 +158,9 @@ SELECT {record}, {columns} FROM tasks {content} WHERE tasks.id = $1
 (SELECT coalesce(sum(octet_length(data)), 0)::bigint AS bytes {snapshot_and_tail})
 
 -- name: size
--- The bytes of one task's content.
-SELECT {size} FROM tasks WHERE id = $1 AND tenant = $3 AND owner = $4 AND agent = $5
+-- The bytes of one task's content, of any scope when none is given.
+SELECT {size} FROM tasks WHERE id = $1
+    AND ($3::text IS NULL OR (tenant = $3::text AND owner = $4::text AND agent = $5::text))
 
 -- name: load_small
 -- The same as `load` for a task with no more than so many bytes.
@@ -672,6 +673,14 @@ SELECT {entry}, pushes.id FROM pushes JOIN tasks ON tasks.id = pushes.task_id
 WHERE (pushes.task_id, pushes.id) > ($1::text, $2::text) AND ($3::text IS NULL OR pushes.agent = $3)
 ORDER BY pushes.task_id, pushes.id LIMIT $4::bigint
 
+-- name: outbox_backlog
+-- Since when the longest due of an agent's entries is due or leased, and how many are dead: of some of each.
+SELECT
+    (SELECT min(due_at) FROM (
+        SELECT due_at FROM pushes WHERE agent = $1::text AND due_at IS NOT NULL LIMIT $2::bigint
+    ) AS due),
+    (SELECT count(*) FROM (SELECT 1 FROM pushes WHERE agent = $1::text AND dead LIMIT $2::bigint) AS dead)
+
 -- name: retry_entry
 -- Makes an entry due and forgets its failures.
 UPDATE pushes SET due_at = $3::bigint, claim = claim + 1, attempts = 0, failed_at = NULL, error = '', dead = false
@@ -694,3 +703,19 @@ WITH gone AS (
     RETURNING 1
 )
 SELECT count(*) FROM gone
+
+-- name: report
+-- Replaces the report of a process, and deletes those of processes that have been silent since a moment.
+WITH gone AS (
+    DELETE FROM processes WHERE at <= $4::bigint AND id <> $1::text
+)
+INSERT INTO processes (id, at, data) VALUES ($1::text, $2::bigint, $3::bytea)
+ON CONFLICT (id) DO UPDATE SET at = excluded.at, data = excluded.data
+
+-- name: reports
+-- The reports since a moment; there are few rows.
+SELECT data FROM processes WHERE at > $1::bigint
+
+-- name: delete_report
+-- Deletes the report of one process.
+DELETE FROM processes WHERE id = $1::text

@@ -122,6 +122,7 @@ class PostgresStore:
                     return False
                 self._news.clear()
                 await self._news.wait()
+            began = self._loop.time()
             try:
                 prepared: Prepared | Exception = await self._prepare(lane, jobs)
             except Exception as error:
@@ -134,6 +135,8 @@ class PostgresStore:
             await self._recover(lane, jobs, failure)
         else:
             self.transactions += 1
+            if self._engine.counts is not None:
+                self._engine.counts.note_batch(len(jobs), self._loop.time() - began)
             lane.pause = FIRST_PAUSE
             self._queue.release(jobs)
             for task_id, version in prepared.watched:

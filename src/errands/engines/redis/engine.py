@@ -24,7 +24,18 @@ from errands.engines.redis.store import LONG_LOG, CommandBuilder, RedisStore
 from errands.errors import ConcurrencyError, StorageError, TaskNotFoundError
 from errands.model.base import encode
 from errands.model.core import TERMINAL_STATES, UNSPECIFIED
-from errands.model.log import AccessEntry, Change, Delivery, Head, Lease, LeaseSignal, Scope, StoredTask
+from errands.model.log import (
+    AccessEntry,
+    Change,
+    Delivery,
+    Head,
+    Lease,
+    LeaseSignal,
+    ProcessReport,
+    Scope,
+    StoredTask,
+    silent_since,
+)
 
 
 class RedisParts(NamedTuple):
@@ -88,7 +99,7 @@ class RedisEngine(RedisQueries):
         except BaseException:
             await server.close()
             raise
-        store = RedisStore(server, self._commands, self.deliver)
+        store = RedisStore(server, self._commands, self.deliver, self.counts)
         self._parts = RedisParts(server, store, RedisNotifications(self, server, self._origin, self._poll_interval))
 
     async def close(self) -> None:
@@ -189,6 +200,17 @@ class RedisEngine(RedisQueries):
 
     async def note_access(self, entry: AccessEntry) -> None:
         await self.server.do("zadd", self.keys("accesses"), {encode(entry): entry.at})
+
+    # Processes
+
+    async def report(self, report: ProcessReport) -> None:
+        before = str(silent_since(self.clock()))
+        text = encode(report).decode()
+        await self.server.ask("report", id=report.id, at=str(report.at), report=text, before=before)
+
+    async def forget_process(self, process_id: str) -> None:
+        await self.server.do("hdel", self.keys("processes"), process_id)
+        await self.server.do("zrem", self.keys("reported"), process_id)
 
     def _watch(self, task_id: str) -> None:
         self.parts.notifications.watch()

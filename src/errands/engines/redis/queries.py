@@ -10,10 +10,21 @@ from urllib.parse import unquote
 
 import msgspec
 
-from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Running, Tasks
+from errands.engines.base import (
+    MOST_LOOKED_AT,
+    Abandoned,
+    Configs,
+    Entries,
+    Events,
+    Ids,
+    LargeReadError,
+    Reports,
+    Running,
+    Tasks,
+)
 from errands.engines.commit import HOSTS, LocalEngine
-from errands.engines.damage import read_access, readable_pushes
-from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
+from errands.engines.damage import read_access, read_reports, readable_pushes
+from errands.engines.listing import FAR, Cursor, bounded, earliest, leave_out_artifacts, list_page
 from errands.engines.redis.connection import RedisServer
 from errands.engines.redis.schema import (
     LOST,
@@ -34,12 +45,14 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    OutboxBacklog,
     OutboxEntry,
     Reach,
     RunningTask,
     Scope,
     StoredTask,
     is_reached,
+    silent_since,
 )
 
 #: Tasks that one request looks at: the server does nothing else while it does.
@@ -64,7 +77,7 @@ class RedisQueries(LocalEngine):
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return await self._load(task_id, scope)
 
-    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
         return await self._load(task_id, scope, most=most, only_small=True)
 
     async def _load(self, task_id: str, scope: Scope | None, **options: Any) -> StoredTask:
@@ -258,14 +271,37 @@ class RedisQueries(LocalEngine):
                 if agent in (None, entry.scope.agent):
                     yield entry
 
+    async def outbox_backlog(self, agent: str) -> OutboxBacklog:
+        first = await self.server.do("zrange", self.keys("hosts", agent), 0, 0, withscores=True)
+        due_at = int(first[0][1]) if first else None
+        dead = await self.server.do("scard", self.keys("dead", agent))
+        due_since = None if due_at is None or due_at > self.clock() else due_at
+        return OutboxBacklog(due_since, min(dead, MOST_LOOKED_AT))
+
     # The access log
 
     async def accesses(self) -> AsyncIterator[AccessEntry]:
-        start = 0
-        while rows := await self.server.do("zrange", self.keys("accesses"), start, start + LOOK - 1, withscores=True):
-            for data, at in rows:
-                yield read_access(int(at), data)
-            start += LOOK
+        # By time and not by rank: retention removes entries from the beginning meanwhile.
+        key, last = self.keys("accesses"), "-inf"
+        while rows := await self.server.do("zrangebyscore", key, last, "+inf", start=0, num=LOOK, withscores=True):
+            latest = rows[-1][1]
+            shown = sum(at == latest for _, at in rows)
+            while rows:
+                for data, at in rows:
+                    yield read_access(int(bounded(at)), data)
+                # The rest of those with the same time.
+                rows = await self.server.do(
+                    "zrangebyscore", key, latest, latest, start=shown, num=LOOK, withscores=True
+                )
+                shown += len(rows)
+            last = f"({latest}"
+
+    # Processes
+
+    async def processes(self) -> Reports:
+        since = silent_since(self.clock())
+        found = read_reports((await self.server.do("hgetall", self.keys("processes"))).values())
+        return [report for report in found if report.at > since]
 
 
 class _RedisListing:

@@ -26,6 +26,7 @@ import msgspec
 from redis import exceptions as redis_errors
 
 from errands.engines.commit import CommitJob, CommitQueue, Outcome, failures
+from errands.engines.counts import CommitCounts
 from errands.engines.redis import schema
 from errands.engines.redis.connection import RedisServer, explain, is_passing
 from errands.engines.redis.schema import (
@@ -46,7 +47,7 @@ from errands.errors import ErrandsError, StorageError
 from errands.lifecycle import Judged, Receipt, judge, receipt_until
 from errands.model.base import encode
 from errands.model.core import FAILED, PAUSED_STATES, TERMINAL_STATES
-from errands.model.log import LEASE, Change, EventKind, Head
+from errands.model.log import LEASE, Change, Event, EventKind, Head
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +88,13 @@ class RedisStore:
     """
 
     def __init__(
-        self, server: RedisServer, commands: CommandBuilder, deliver: Callable[[Iterable[Outcome]], None]
+        self,
+        server: RedisServer,
+        commands: CommandBuilder,
+        deliver: Callable[[Iterable[Outcome]], None],
+        counts: CommitCounts | None = None,
     ) -> None:
+        self._counts = counts
         self._server = server
         self._commands = commands
         self._deliver = deliver
@@ -227,6 +233,7 @@ class RedisStore:
     async def _send(self, requests: list[bytes]) -> list[Any]:
         """Raises `StorageError` when the server stays away or refuses."""
         self.batches += 1
+        began = self._loop.time()
         while True:
             try:
                 answers = await self._server.call(requests, answer=self._answer, number=self.batches)
@@ -240,6 +247,8 @@ class RedisStore:
                     )
                 raise failure from error
             self._server.was_reached()
+            if self._counts is not None:
+                self._counts.note_batch(len(requests), self._loop.time() - began)
             return answers
 
 
@@ -255,7 +264,8 @@ class CommandBuilder:
         """Return the task after a change, and the request that writes it."""
         keys, change, head, task_id = self.keys, judged.change, judged.head, judged.change.task_id
         snapshot = None if change.fold is None else encode(change.fold)
-        after = TaskHash(change.scope, change.context_id, 0, head)
+        restored = change.restored
+        after = TaskHash(change.scope, change.context_id, 0 if restored is None else restored.trimmed, head)
         if known.task is not None:
             after.context_id, after.trimmed = known.task.context_id, known.task.trimmed
         fields = after.fields()
@@ -280,9 +290,13 @@ class CommandBuilder:
         if judged.wakes_workers:
             commands.append(["PUBLISH", keys("work"), self._origin])
         events: list[EventKind | Blob] = []
-        for event in judged.events:
-            events += (event.kind, blob(event.data))
-        first = judged.events[0] if judged.events else None
+        first = None
+        if restored is None:
+            for event in judged.events:
+                events += (event.kind, blob(event.data))
+            first = judged.events[0] if judged.events else None
+        else:
+            commands += [self._add_event(task_id, event, restored.trimmed) for event in restored.events]
         outbox = None
         if head.pushes or judged.before.pushes:
             push = None
@@ -305,6 +319,14 @@ class CommandBuilder:
             state=head.state.value,
             outbox=outbox,
         )
+
+    def _add_event(self, task_id: str, event: Event, trimmed: int) -> Command:
+        """Return the command that writes an event with a time and lease of its own."""
+        stream = self.keys("log" if event.version > trimmed else "records", task_id)
+        command: Command = ["XADD", stream, f"{event.version}-{max(event.at, 0)}", event.kind, blob(event.data)]
+        if event.lease is not None:
+            command += ("lease", encode(event.lease).decode())
+        return command
 
     def _index(self, commands: list[Command], task_id: str, before: Head, after: TaskHash) -> None:
         """Move a task in the queue and in the sets of canceling, asking, paused, ended and long tasks."""

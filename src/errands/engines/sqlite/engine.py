@@ -26,7 +26,17 @@ from errands.engines.sqlite.store import SQLiteStore
 from errands.engines.subscriptions import Subscription
 from errands.errors import ConfigurationError, StorageError
 from errands.model.base import encode
-from errands.model.log import AccessEntry, Change, Delivery, Head, Lease, LeaseSignal, Scope
+from errands.model.log import (
+    AccessEntry,
+    Change,
+    Delivery,
+    Head,
+    Lease,
+    LeaseSignal,
+    ProcessReport,
+    Scope,
+    silent_since,
+)
 
 _read_versions = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -89,7 +99,7 @@ class SQLiteEngine(SQLiteQueries):
         # Readers connect later, when the process may have changed its directory.
         self._options = self._options.absolute()
         make_directory(Path(self.path).parent)
-        store = SQLiteStore(self._options, self._poll_interval, self.deliver, self._others_wrote)
+        store = SQLiteStore(self._options, self._poll_interval, self.deliver, self._others_wrote, self.counts)
         await store.start()
         self._store = store
 
@@ -142,6 +152,19 @@ class SQLiteEngine(SQLiteQueries):
     async def note_access(self, entry: AccessEntry) -> None:
         values = entry.at, entry.id, encode(entry)
         await self.store.do_in_outbox(lambda connection: connection.execute(QUERIES["note_access"], values).rowcount)
+
+    async def report(self, report: ProcessReport) -> None:
+        values, silent = (report.id, report.at, encode(report)), (silent_since(self.clock()),)
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(QUERIES["delete_reports"], silent)
+            connection.execute(QUERIES["report"], values)
+
+        await self.store.do_in_outbox(write)
+
+    async def forget_process(self, process_id: str) -> None:
+        values = (process_id,)
+        await self.store.do_in_outbox(lambda connection: connection.execute(QUERIES["delete_report"], values).rowcount)
 
     async def sweep(self, every: float = 0.0) -> int:
         now = self.clock()

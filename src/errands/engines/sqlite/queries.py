@@ -14,9 +14,27 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from errands.engines.base import Abandoned, Configs, Entries, Events, Ids, LargeReadError, Running, Tasks
+from errands.engines.base import (
+    MOST_LOOKED_AT,
+    Abandoned,
+    Configs,
+    Entries,
+    Events,
+    Ids,
+    LargeReadError,
+    Reports,
+    Running,
+    Tasks,
+)
 from errands.engines.commit import HOSTS, LocalEngine, TaskRow
-from errands.engines.damage import read_access, read_lease, readable_pushes, salvaged_head, stored_task
+from errands.engines.damage import (
+    read_access,
+    read_lease,
+    read_reports,
+    readable_pushes,
+    salvaged_head,
+    stored_task,
+)
 from errands.engines.listing import FAR, Cursor, earliest, fitting, leave_out_artifacts, list_page
 from errands.engines.sqlite.connection import ReaderThreads
 from errands.engines.statements import read_queries
@@ -30,12 +48,14 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    OutboxBacklog,
     OutboxEntry,
     PushConfig,
     Reach,
     Scope,
     StoredTask,
     reached,
+    silent_since,
 )
 
 _E = TypeVar("_E", bound="SQLiteQueries")
@@ -172,7 +192,7 @@ class SQLiteQueries(LocalEngine):
         return _load(connection, task_id, scope, FAR)
 
     @reading
-    def load_small(self, connection: sqlite3.Connection, task_id: str, scope: Scope, most: int) -> StoredTask:
+    def load_small(self, connection: sqlite3.Connection, task_id: str, scope: Scope | None, most: int) -> StoredTask:
         return _load(connection, task_id, scope, most)
 
     @reading
@@ -316,6 +336,15 @@ class SQLiteQueries(LocalEngine):
             for entry in entries:
                 yield entry
 
+    @reading
+    def _backlog(self, connection: sqlite3.Connection, agent: str) -> tuple[int | None, int]:
+        found = connection.execute(QUERIES["outbox_backlog"], {"agent": agent, "most": MOST_LOOKED_AT}).fetchone()
+        return found[0], found[1]
+
+    async def outbox_backlog(self, agent: str) -> OutboxBacklog:
+        due_at, dead = await self._backlog(agent)
+        return OutboxBacklog(None if due_at is None or due_at > self.clock() else due_at, dead)
+
     # The access log
 
     @reading
@@ -330,6 +359,15 @@ class SQLiteQueries(LocalEngine):
             for at, _, data in rows:
                 yield read_access(at, data)
             last = rows[-1][:2]
+
+    # Processes
+
+    @reading
+    def _reports(self, connection: sqlite3.Connection, since: int) -> Reports:
+        return read_reports(data for (data,) in connection.execute(QUERIES["reports"], (since,)))
+
+    async def processes(self) -> Reports:
+        return await self._reports(silent_since(self.clock()))
 
 
 def _load(connection: sqlite3.Connection, task_id: str, scope: Scope | None, most: int) -> StoredTask:

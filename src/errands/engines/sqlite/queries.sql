@@ -513,6 +513,14 @@ ORDER BY pushes.task, pushes.id
 -- The last of those tasks.
 SELECT max(task) FROM (SELECT DISTINCT task FROM pushes WHERE task > ? ORDER BY task LIMIT ?)
 
+-- name: outbox_backlog
+-- Since when the longest due of an agent's entries is due or leased, and how many are dead: of some of each.
+SELECT
+    (SELECT min(due_at) FROM (
+        SELECT due_at FROM pushes INDEXED BY pushes_due WHERE agent = :agent AND due_at IS NOT NULL LIMIT :most
+    )),
+    (SELECT count(*) FROM (SELECT 1 FROM pushes INDEXED BY pushes_dead WHERE agent = :agent AND dead LIMIT :most))
+
 -- name: retry_entry
 -- Makes an entry due and forgets its failures.
 UPDATE pushes SET due_at = ?, claim = claim + 1, attempts = 0, failed_at = NULL, error = '', dead = 0
@@ -529,3 +537,20 @@ SELECT at, id, data FROM accesses WHERE (at, id) > (?, ?) ORDER BY at, id LIMIT 
 -- name: delete_accesses
 -- Deletes some old entries of the access log.
 DELETE FROM accesses WHERE (at, id) IN (SELECT at, id FROM accesses WHERE at <= ? ORDER BY at, id LIMIT ?)
+
+-- name: report
+-- Replaces the report of a process.
+INSERT INTO processes (id, at, data) VALUES (?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET at = excluded.at, data = excluded.data
+
+-- name: reports
+-- The reports since a moment; there are few rows.
+SELECT data FROM processes WHERE at > ?
+
+-- name: delete_reports
+-- Deletes the reports of processes that have been silent since a moment.
+DELETE FROM processes WHERE at <= ?
+
+-- name: delete_report
+-- Deletes the report of one process.
+DELETE FROM processes WHERE id = ?

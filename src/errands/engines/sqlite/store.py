@@ -28,6 +28,7 @@ from errands.engines.commit import (
     failures,
     lease_signals,
 )
+from errands.engines.counts import CommitCounts
 from errands.engines.damage import readable_pushes
 from errands.engines.sqlite import queries
 from errands.engines.sqlite.connection import FileError, ReaderThreads, ServedFile, SQLiteOptions, explain
@@ -73,7 +74,9 @@ class SQLiteStore:
         poll_interval: float,
         deliver: Callable[[list[Outcome]], None],
         others_wrote: Callable[[], None],
+        counts: CommitCounts | None = None,
     ) -> None:
+        self._counts = counts
         self._options = options
         self._poll_interval = poll_interval
         self._deliver = deliver
@@ -203,6 +206,7 @@ class SQLiteStore:
 
     def _transact(self, connection: sqlite3.Connection, jobs: list[CommitJob]) -> list[Outcome]:
         outcomes: list[Outcome] = []
+        began = time.monotonic()
         if self._is_gone:
             self._check_file()
         connection.execute("BEGIN IMMEDIATE")
@@ -226,6 +230,8 @@ class SQLiteStore:
                 except ErrandsError as error:
                     outcomes.append((job, error))
         connection.execute("COMMIT")
+        if self._counts is not None:
+            self._counts.note_batch(len(jobs), time.monotonic() - began)
         # After the commit, so that nothing is acknowledged that went into a file that is gone.
         if time.monotonic() - self._checked_at >= CHECK_FILE_EVERY:
             self._check_file()

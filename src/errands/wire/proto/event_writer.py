@@ -22,8 +22,9 @@ _BEFORE_TEXT = b'"parts":[{"text":"'
 # Numbers: bytes look for one several times faster than for bytes.
 _BACKSLASH, _QUOTE = b'\\"'
 _LENGTH_DELIMITED = 2
-#: Pieces shorter than this have heads that are kept. Longer ones are rarely of the same length.
-_SHORT = 256
+#: Pieces shorter than this have heads that are kept, as longer ones are rarely of the same length; and how many heads
+#: of at most how many bytes, as every open stream has its own.
+_SHORT, _MOST_HEADS, _LONGEST_HEAD = 256, 64, 1024
 
 _decode = msgspec.json.Decoder(unchecked(StreamResponse)).decode
 
@@ -70,7 +71,7 @@ class _Heads(dict[int, bytes]):
         head = b""
         for others, tag in self._levels:
             head = others + tag + varint(len(head) + length) + head
-        if length < _SHORT:
+        if length < _SHORT and len(self) < _MOST_HEADS and len(head) <= _LONGEST_HEAD:
             self[length] = head
         return head
 

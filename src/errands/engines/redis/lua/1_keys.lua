@@ -19,9 +19,11 @@
 --   long                 sorted set of tasks with a long log, by the events that are kept
 --   pushes:ID            hash of the task's push configs: what each is, and how far the log was delivered
 --   outbox:HOST AGENT    sorted set of the configs with something to deliver, by the time when they are due
+--   dead:AGENT           set of the configs that are dead letters
 --   hosts:AGENT          sorted set of the hosts of these, by the time of their first
 --   context:SCOPE:ID     what an agent remembers; `contexts` is the sorted set of them by time
 --   accesses             sorted set of the entries of the access log, as JSON, by their times
+--   processes, reported  hash of the reports of processes, as JSON; sorted set of these processes by the times of that
 --   answer:PROCESS       the number of the last batch of a process and what it was answered; expires
 --   schema               the version of all this
 --   sweeper, swept       which process applies retention right now, expires; when that last began

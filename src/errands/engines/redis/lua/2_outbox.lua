@@ -9,6 +9,7 @@ local function read_entry(id, config)
 end
 
 local function write_entry(id, config, entry)
+    redis.call(entry.dead and 'SADD' or 'SREM', BASE .. 'dead:' .. entry.agent, cmsgpack.pack({id, config}))
     redis.call('HSET', BASE .. 'pushes:' .. id, config, cmsgpack.pack(entry))
 end
 
@@ -46,6 +47,7 @@ local function drop_entry(id, config)
     local entry = read_entry(id, config)
     if entry then
         schedule(id, config, entry, '')
+        redis.call('SREM', BASE .. 'dead:' .. entry.agent, cmsgpack.pack({id, config}))
     end
     redis.call('HDEL', BASE .. 'pushes:' .. id, config)
 end

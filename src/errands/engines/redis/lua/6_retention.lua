@@ -51,3 +51,14 @@ requests.delete_contexts = function(request)
     end
     return {tostring(#old), tostring(left)}
 end
+
+-- Replaces the report of a process, and deletes those of processes that have been silent since a moment.
+requests.report = function(request)
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', BASE .. 'reported', '-inf', request.before)) do
+        redis.call('HDEL', BASE .. 'processes', id)
+        redis.call('ZREM', BASE .. 'reported', id)
+    end
+    redis.call('HSET', BASE .. 'processes', request.id, request.report)
+    redis.call('ZADD', BASE .. 'reported', request.at, request.id)
+    return 1
+end

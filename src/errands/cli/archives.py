@@ -1,0 +1,238 @@
+"""`errands tasks export` and `errands tasks import`: whole tasks from one store to another, through a file."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import msgspec
+from typer import Argument, Option
+
+from errands.cli.failures import CommandError, ExitCode, UsageError, command
+from errands.cli.options import AgentName, AsJson, Storage, existing_store
+from errands.cli.printing import counted, note, out, print_json
+from errands.cli.progress import SlowWork
+from errands.engines.base import Engine
+from errands.engines.urls import engine_from_url
+from errands.errors import ConcurrencyError
+from errands.model.base import UNREADABLE
+from errands.model.log import StoredTask
+from errands.policy.task_archive import (
+    ArchivedTask,
+    ArchiveError,
+    archive_lines,
+    beginning,
+    ending,
+    read_archive,
+)
+from errands.runtime.settings import Settings
+
+#: Tasks that are committed together: the store writes them in one transaction.
+_BATCH = 64
+#: Bytes of events in such a batch.
+_BATCH_BYTES = 4_000_000
+
+
+class Existing(enum.StrEnum):
+    """What `errands tasks import` does about a task whose id the store has."""
+
+    REFUSE = "refuse"
+    SKIP = "skip"
+
+
+@command
+async def export_tasks(
+    file: Annotated[Path, Argument(metavar="FILE", help="The new file; - writes to stdout.", allow_dash=True)],
+    storage: Storage = None,
+    agent: AgentName = None,
+    task: Annotated[list[str] | None, Option(metavar="TASK_ID", help="Only this task; may be repeated.")] = None,
+) -> ExitCode:
+    """Write tasks of all owners to a file, each with its whole log: an archive for `errands tasks import`.
+
+    The archive has what users and agents wrote. Webhooks and the files of a blob store are not in it.
+
+    Example:
+
+        errands tasks export tasks.jsonl
+    """
+    count = live = webhooks = 0
+    damaged: list[str] = []
+    conversations: set[tuple[object, str | None]] = set()
+    async with existing_store(storage) as engine, SlowWork("Exporting", "tasks") as work:
+        with _new_file(file) as archive:
+            archive.write(beginning(engine.clock()) + b"\n")
+            async for stored in _chosen(engine, task):
+                if agent not in (None, stored.scope.agent):
+                    continue
+                conversation = stored.scope, stored.task.context_id
+                is_live = stored.head.due_at is not None
+                try:
+                    if stored.damage:
+                        raise ValueError(stored.damage)
+                    lines = await archive_lines(engine, stored, with_memory=conversation not in conversations)
+                except UNREADABLE:
+                    damaged.append(stored.task.id)
+                    continue
+                if not is_live:  # an import may leave a live task out, and what was remembered with it
+                    conversations.add(conversation)
+                archive.writelines(line + b"\n" for line in lines)
+                count += 1
+                live += is_live
+                webhooks += stored.head.pushes != ()
+                work.advance()
+            archive.write(ending(count) + b"\n")
+    note(f"{counted(count, 'task')} exported, {live} of them in the queue or at work.")
+    if webhooks:
+        note(f"{counted(webhooks, 'task')} had webhooks, which are not in an archive: register them again.")
+    for task_id in damaged:
+        note(f"Task {task_id} is damaged and was left out; `errands db damaged` says why.", "red")
+    return ExitCode.FAILED if damaged else ExitCode.OK
+
+
+async def _chosen(engine: Engine, task_ids: list[str] | None) -> AsyncIterator[StoredTask]:
+    if task_ids is None:
+        async for stored in engine.every_task():
+            yield stored
+    else:
+        for task_id in task_ids:
+            yield await engine.load(task_id, None)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that does not exist yet, which only this user may read; - is stdout."""
+    if str(path) == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{path} exists; name a new file") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror})") from None
+    with os.fdopen(descriptor, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Imported(msgspec.Struct):
+    """What came of an import."""
+
+    #: Tasks that are in the store now.
+    imported: int = 0
+    #: Tasks that were there before.
+    existing: int = 0
+    #: Tasks in the queue or at work that were left out.
+    live: int = 0
+
+
+@command
+async def import_tasks(
+    file: Annotated[Path, Argument(metavar="FILE", help="The archive; - reads it from stdin.", allow_dash=True)],
+    storage: Storage = None,
+    existing: Annotated[
+        Existing, Option(help="What to do about a task whose id the store has: stop, or go on with the next.")
+    ] = Existing.REFUSE,
+    live: Annotated[
+        bool, Option("--live", help="Also import tasks in the queue or at work: servers of this store run them.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read an archive of `errands tasks export` into a store, with the versions and times that the tasks had.
+
+    Each task is checked, and then written whole or not at all. After an interruption, --existing skip goes on.
+
+    Example:
+
+        errands tasks import tasks.jsonl --existing skip
+    """
+    done = Imported()
+    engine = engine_from_url(storage or Settings.from_env().storage)
+    if not engine.durable:
+        raise UsageError("tasks in memory would be lost with this command; name a durable store with --storage")
+    with _opened(file) as archive:
+        async with engine, SlowWork("Importing", "tasks") as work:
+            try:
+                await _import(archive, engine, done, work, existing, live)
+            except ArchiveError as error:
+                raise CommandError(f"{file}, {error}. {counted(done.imported, 'task')} imported before it") from None
+    if as_json:
+        print_json(done)
+        return
+    out().print(f"{counted(done.imported, 'task')} imported; {done.existing} existed already.")
+    if done.live:
+        note(
+            f"{counted(done.live, 'task')} in the queue or at work left out. Stop the servers of the former store, "
+            "export again, and import with --live --existing skip."
+        )
+
+
+async def _import(
+    archive: BinaryIO, engine: Engine, done: Imported, work: SlowWork, existing: Existing, live: bool
+) -> None:
+    batch: list[ArchivedTask] = []
+    size = 0
+    reader = read_archive(archive)
+    try:
+        # Reading may wait for a pipe.
+        while (archived := await asyncio.to_thread(next, reader, None)) is not None:
+            if archived.live and not live:
+                done.live += 1
+                continue
+            batch.append(archived)
+            size += sum(len(event.data) for event in archived.events)
+            if len(batch) == _BATCH or size >= _BATCH_BYTES:
+                await _commit(batch, engine, done, work, existing)
+                batch, size = [], 0
+    except ArchiveError:
+        await _commit(batch, engine, done, work, existing)
+        raise
+    await _commit(batch, engine, done, work, existing)
+
+
+async def _commit(
+    batch: list[ArchivedTask], engine: Engine, done: Imported, work: SlowWork, existing: Existing
+) -> None:
+    """Restore tasks together; each succeeds or fails for itself."""
+    changes = []
+    for archived in batch:
+        memory = archived.memory
+        if memory is not None and await engine.load_context(archived.scope, archived.task.context_id or ""):
+            memory = None  # the conversation went on in this store
+        changes.append(archived.change(engine.clock(), memory))
+    results = await asyncio.gather(*map(engine.commit, changes), return_exceptions=True)
+    known: list[str] = []
+    for archived, result in zip(batch, results, strict=True):
+        if isinstance(result, ConcurrencyError):
+            known.append(archived.task.id)
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            done.imported += 1
+            work.advance()
+    done.existing += len(known)
+    if known and existing is Existing.REFUSE:
+        raise CommandError(
+            f"the store already has task {known[0]}; {counted(done.imported, 'task')} imported. To keep the tasks that "
+            "the store has and go on with the others, add --existing skip"
+        )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    if str(path) == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror})") from None

@@ -1,0 +1,912 @@
+"""The operator API at `/admin/…`: what the console and the command line need beyond A2A. See docs/operator-api.md.
+
+A caller is identified as for an operation of the protocol, and access rules apply unchanged: reading tasks counts as
+`ListTasks` and `GetTask`, canceling as `CancelTask`, sending a task again and answering a review as `SendMessage`. An
+operator is a caller whom an access rule lets use tasks of others, or everyone where callers are not asked who they are.
+Others see their own tasks, and of these what A2A shows, and when what happened, but not how the agent works inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+
+from errands import errors
+from errands.engines.base import LargeReadError
+from errands.model import core, log
+from errands.model.base import encode
+from errands.model.requests import (
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTasksRequest,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
+from errands.operations import OPERATIONS, Operation
+from errands.policy.agent_oversight import AgentOversight
+from errands.policy.document import Rules
+from errands.policy.reviews import (
+    Review,
+    ReviewDesk,
+    Verdict,
+    names_of,
+    open_review,
+    revealed,
+    shown_to_reviewer,
+    verdict_message,
+)
+from errands.policy.run import stored_records
+from errands.policy.steps import Steps
+from errands.policy.timeline import Timeline, TimelineFold
+from errands.runtime.call import LARGE, CallContext
+from errands.runtime.figures import METRICS
+from errands.runtime.inner import InnerAgents
+from errands.runtime.journal import new_id
+from errands.runtime.leases import ActiveTask
+from errands.runtime.processes import samples_of
+from errands.runtime.streams import StreamItem
+from errands.server.access_audit import AccessAudit
+from errands.server.asgi import JSON_TYPE, Header, HttpExchange
+from errands.server.blobs import BlobAddresses
+from errands.server.cards import CardForm
+from errands.server.console_gate import CONSOLE_PATHS
+from errands.server.dispatch import last_event_id
+from errands.server.errors import client_error, error_headers
+from errands.server.log_feed import LogFeed
+from errands.server.request_guard import check_content_type
+from errands.server.task_table import TaskFilter, TaskRow, TaskScan, page_size, whole_number
+from errands.wire.card_check import check_card
+from errands.wire.sse import ERROR_EVENT, GAP_EVENT, frame, named, plain_frame
+from errands.wire.status import to_http
+
+if TYPE_CHECKING:
+    from errands.server.app import A2AServer
+
+LIST = OPERATIONS["ListTasks"]
+GET = OPERATIONS["GetTask"]
+CANCEL = OPERATIONS["CancelTask"]
+SEND = OPERATIONS["SendMessage"]
+LIST_PUSHES = OPERATIONS["ListTaskPushNotificationConfigs"]
+CREATE_PUSH = OPERATIONS["CreateTaskPushNotificationConfig"]
+DELETE_PUSH = OPERATIONS["DeleteTaskPushNotificationConfig"]
+
+#: Items of a list that has no cursor.
+MOST_LISTED = 1000
+#: Entries of the outbox that are looked at for one answer.
+MOST_ENTRIES = 20_000
+#: Bytes of a task that one answer has.
+MOST_TASK = 2 * 2**20
+#: Events of a log that one timeline is made of, the newest ones.
+MOST_EVENTS = 100_000
+#: Milliseconds between the samples of a process that are shown without `since`.
+STEP = 15_000
+#: The header with how many items, or events, a list leaves out.
+LEFT_OUT = b"errands-left-out"
+#: Bytes of the largest body.
+MAX_BODY = 64 * 1024
+#: Events of the longest log whose records are read to find out which rule asks for a review.
+MOST_RECORDS = 1000
+_NO_STORE: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+
+
+class Endpoint(NamedTuple):
+    """One path of the operator API. `{name}` is a parameter, and `page` the method of `AdminApi` that serves it."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    page: str
+    streams: bool = False
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The HTTP methods that it takes."""
+        return ("GET", "HEAD") if self.method == "GET" and not self.streams else (self.method,)
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(self.path)))
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/admin/me", "show_caller"),
+    Endpoint("GET", "/admin/tasks", "list_tasks"),
+    Endpoint("GET", "/admin/tasks/{task}", "show_task"),
+    Endpoint("GET", "/admin/tasks/{task}/timeline", "show_timeline"),
+    Endpoint("GET", "/admin/tasks/{task}/events", "list_events"),
+    Endpoint("GET", "/admin/tasks/{task}/stream", "stream_events", streams=True),
+    Endpoint("POST", "/admin/tasks/{task}/cancel", "cancel_task"),
+    Endpoint("POST", "/admin/tasks/{task}/retry", "retry_task"),
+    Endpoint("GET", "/admin/running", "list_running"),
+    Endpoint("GET", "/admin/reviews", "list_reviews"),
+    Endpoint("POST", "/admin/reviews/{task}", "answer_review"),
+    Endpoint("GET", "/admin/outbox", "list_outbox"),
+    Endpoint("POST", "/admin/outbox/{task}/{config}/retry", "retry_delivery"),
+    Endpoint("POST", "/admin/outbox/{task}/{config}/drop", "drop_webhook"),
+    Endpoint("GET", "/admin/agent", "show_agent"),
+    Endpoint("GET", "/admin/figures", "show_figures"),
+    Endpoint("GET", "/admin/metrics-table", "show_metrics_table"),
+)
+
+
+class AdminRequest(NamedTuple):
+    """A request to the operator API."""
+
+    exchange: HttpExchange
+    #: The parameters in the path.
+    values: dict[str, str]
+
+    @property
+    def query(self) -> dict[str, str]:
+        return self.exchange.query
+
+    @property
+    def task_id(self) -> str:
+        return self.values["task"]
+
+    @property
+    def config_id(self) -> str:
+        return self.values["config"]
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant that the caller names."""
+        return self.exchange.query.get("tenant") or None
+
+
+class Sight(NamedTuple):
+    """Which tasks a caller may see."""
+
+    call: CallContext
+    reach: log.Reach
+    agents: tuple[str, ...]
+    is_operator: bool
+
+    def reaches(self, scope: log.Scope) -> bool:
+        """Return whether the tasks of a scope are among them."""
+        own = self.call.scope._replace(agent=scope.agent)
+        return scope.agent in self.agents and log.is_reached(scope, own, self.reach)
+
+
+class SeenTask(NamedTuple):
+    """A task that a caller may see, and whether all of it."""
+
+    stored: log.StoredTask
+    call: CallContext
+    is_operator: bool
+
+
+class ReviewAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of an answer to a review."""
+
+    approved: bool
+    comment: str = ""
+
+
+class AdminAnswer(NamedTuple):
+    """What a page answers, as JSON, and how much it leaves out."""
+
+    value: Any
+    left_out: int = 0
+
+
+class _Skills(msgspec.Struct):
+    skills: list[dict[str, Any]] = []
+
+
+T = TypeVar("T")
+Page = Callable[[AdminRequest], Awaitable[AdminAnswer | None]]
+
+
+class AdminApi:
+    """The operator API of one server."""
+
+    def __init__(self, server: A2AServer, inner: InnerAgents, audit: AccessAudit | None) -> None:
+        self._server = server
+        self._audit = audit
+        self._engine = server.engine
+        self._agent = server.agent_card.name
+        self._inner_agents = inner
+        self._inner = tuple(inner.workers)
+        self._addresses = None if server.blobs is None else BlobAddresses(server.blobs, server.settings)
+        #: Long logs are read one at a time.
+        self._timelines = asyncio.Semaphore(2)
+        self._pages: list[tuple[Endpoint, re.Pattern[str], Page]] = [
+            (endpoint, endpoint.pattern, getattr(self, endpoint.page)) for endpoint in ENDPOINTS
+        ]
+
+    async def serve(self, exchange: HttpExchange, path: str) -> None:
+        """Serve a request for a path below `/admin/`."""
+        try:
+            await self._serve(exchange, path)
+        except errors.A2AError as error:
+            await _refuse(exchange, error)
+        except errors.EngineError as error:
+            await _refuse(exchange, client_error(error, "a request to the operator API"))
+
+    async def _serve(self, exchange: HttpExchange, path: str) -> None:
+        self._server.console.check(exchange)
+        found = [(endpoint, match, page) for endpoint, regex, page in self._pages if (match := regex.fullmatch(path))]
+        if not found:
+            raise errors.MethodNotFoundError(f"There is nothing at {exchange.method} {path[:200]}")
+        endpoint, match, page = found[0]
+        if not await exchange.allows(*endpoint.methods):
+            return
+        if endpoint.method == "POST":
+            check_content_type(exchange)
+        values = {name: unquote(value) for name, value in match.groupdict().items()}
+        answer = await page(AdminRequest(exchange, values))
+        if answer is not None:
+            headers = _NO_STORE
+            if answer.left_out:
+                headers = (*_NO_STORE, (LEFT_OUT, b"%d" % answer.left_out))
+            await exchange.respond(200, encode(answer.value), JSON_TYPE, headers)
+
+    # Who asks
+
+    async def _identify(
+        self, asked: AdminRequest, operation: Operation, request: Any, *, widest: bool = False
+    ) -> CallContext:
+        """Return the call behind a request that is judged like an operation. Raises only `A2AError`."""
+        exchange = asked.exchange
+        try:
+            call = await self._server.dispatcher.identify(
+                operation, request, exchange, widest=widest, inner=self._inner
+            )
+            if self._server.console.is_open:
+                call.is_operator = True
+                call.reach = "tenant" if request.tenant else "agent"
+            call.large_reads = exchange
+            if self._audit is not None:
+                await self._audit.admit(operation, request, call, exchange)
+        except errors.A2AError as error:
+            await self._deny(asked, operation, request, error)
+            raise
+        return call
+
+    async def _deny(self, asked: AdminRequest, operation: Operation, request: Any, error: errors.A2AError) -> None:
+        if self._audit is not None:
+            await self._audit.deny(operation.name, request, asked.exchange, error)
+
+    async def _survey(self, asked: AdminRequest, operation: Operation = LIST) -> Sight:
+        """Return which tasks the caller may see."""
+        tenant = asked.tenant
+        request: Any = ListTasksRequest(tenant=tenant)
+        if operation is LIST_PUSHES:
+            request = ListTaskPushNotificationConfigsRequest(task_id="", tenant=tenant)
+        call = await self._identify(asked, operation, request, widest=True)
+        return Sight(call, call.reach, self._agents(call), call.is_operator)
+
+    def _agents(self, call: CallContext) -> tuple[str, ...]:
+        """Return the agents whose tasks a caller may see: those inside are for operators."""
+        return (self._agent, *self._inner) if call.is_operator else (self._agent,)
+
+    async def _find(self, asked: AdminRequest, operation: Operation = GET, request: Any = None) -> SeenTask:
+        """Return the task that a request is about. Raises `TaskNotFoundError`, also for tasks of others."""
+        request = request or GetTaskRequest(id=asked.task_id, tenant=asked.tenant)
+        call = await self._identify(asked, operation, request)
+        try:
+            if not self._server.console.is_open:
+                stored = await call.load(self._engine, asked.task_id)
+            else:
+                stored = await self._load_any(asked)
+                call.scope = stored.scope
+        except errors.TaskNotFoundError as error:
+            await self._deny(asked, operation, request, error)
+            raise
+        return SeenTask(stored, call, call.is_operator)
+
+    async def _load_any(self, asked: AdminRequest) -> log.StoredTask:
+        """Return a task of any owner. Raises `TaskNotFoundError`."""
+        try:
+            stored = await self._engine.load_small(asked.task_id, None, LARGE)
+        except LargeReadError as error:
+            size = error.size
+        else:
+            return self._served(stored)
+        async with asked.exchange.one_at_a_time(size):
+            return self._served(await self._engine.load(asked.task_id, None))
+
+    def _served(self, stored: log.StoredTask) -> log.StoredTask:
+        if stored.scope.agent not in (self._agent, *self._inner):
+            raise errors.TaskNotFoundError(taskId=stored.task.id)
+        return stored
+
+    async def show_caller(self, asked: AdminRequest) -> AdminAnswer:
+        sight = await self._survey(asked)
+        server = self._server
+        return AdminAnswer(
+            {
+                "owner": sight.call.caller,
+                "email": sight.call.email,
+                "tenant": sight.call.scope.tenant,
+                "reach": sight.reach,
+                "isOperator": sight.is_operator,
+                "canWrite": await self._can_write(asked, sight),
+                "agent": self._agent,
+                "innerAgents": list(self._inner),
+                "version": server.agent_card.version,
+                "authenticated": bool(sight.call.caller),
+                "asksWhoCalls": server.asks_who_calls,
+                "now": self._engine.clock(),
+                "console": {"setting": server.settings.console, "paths": list(CONSOLE_PATHS)},
+                "protocolVersions": list(server.dispatcher.routes.versions),
+                "streaming": server.agent_card.capabilities.streaming,
+                "maxUploadBytes": None if server.blob_pages is None else server.settings.max_upload_bytes,
+            }
+        )
+
+    async def _can_write(self, asked: AdminRequest, sight: Sight) -> bool:
+        """Return whether the caller may change the tasks that it sees."""
+        if self._server.console.is_open:
+            return True
+        try:
+            call = await self._server.dispatcher.identify(CANCEL, CancelTaskRequest(id=""), asked.exchange)
+        except errors.PermissionDeniedError:
+            return False
+        return call.is_operator or not sight.is_operator
+
+    # Tasks
+
+    async def list_tasks(self, asked: AdminRequest) -> AdminAnswer:
+        query = asked.query
+        wanted = _filter_of(query)
+        limit = page_size(query)
+        sight = await self._survey(asked)
+        agents = sight.agents
+        if query.get("agent"):
+            agents = tuple(agent for agent in agents if agent == query["agent"])
+
+        def list_tasks(page: log.ListQuery) -> Awaitable[log.ListPage]:
+            return sight.call.list(self._engine, page)
+
+        scan = TaskScan(list_tasks, sight.call.scope, sight.reach, agents, wanted)
+        page = await scan.page(limit, query.get("before", ""))
+        rows = [TaskRow.of(stored, is_operator=sight.is_operator) for stored in page.tasks]
+        return AdminAnswer({"tasks": rows, "next": page.cursor or None, "scanned": page.scanned})
+
+    async def show_task(self, asked: AdminRequest) -> AdminAnswer:
+        seen = await self._find(asked)
+        return AdminAnswer(await self._task_document(seen, asked.exchange))
+
+    async def _task_document(self, seen: SeenTask, exchange: HttpExchange) -> dict[str, Any]:
+        task, left_out = bounded_task(seen.stored.task)
+        if self._addresses is not None:
+            task = self._addresses.addressed(task, seen.stored.scope, exchange)
+        parent, depth, children = await self._family(seen.stored)
+        return {
+            **_fields(TaskRow.of(seen.stored, is_operator=seen.is_operator, with_artifacts=True)),
+            "task": task,
+            "leftOut": left_out,
+            "maxAttempts": self._server.settings.max_attempts,
+            "parent": parent,
+            "depth": depth,
+            "children": children if seen.is_operator else [],
+            "canRetry": seen.stored.scope.agent == self._agent and bool(seen.stored.task.history),
+        }
+
+    async def _family(self, stored: log.StoredTask) -> tuple[str, int, list[str]]:
+        """Return the task that delegated to this one, the depth, and the tasks to which this one has delegated.
+
+        Only the beginning of a very long log is looked at.
+        """
+        fold = TimelineFold(contents=False)
+        parent, depth = "", 0
+        after, read = 0, 0
+        while read < 5000 and (part := await self._engine.read(stored.task.id, stored.scope, after)).events:
+            for event in part.events:
+                if event.kind == "request" and not parent and b'"parent"' in event.data:
+                    options = msgspec.json.decode(event.data, type=log.RequestOptions)
+                    parent, depth = options.parent, options.depth
+            fold.take(event for event in part.events if event.kind == "record" and b'"task_id"' in event.data)
+            after, read = part.events[-1].version, read + len(part.events)
+        return parent, depth, fold.timeline(stored).children
+
+    async def show_timeline(self, asked: AdminRequest) -> AdminAnswer:
+        query = asked.query
+        start = whole_number(query, "from", 0, 0, 2**53)
+        end = whole_number(query, "to", 2**53, 0, 2**53)
+        seen = await self._find(asked)
+        return AdminAnswer(await self._read_timeline(seen, start, end))
+
+    async def _read_timeline(self, seen: SeenTask, start: int, end: int) -> Timeline:
+        """Return the timeline of the events from one version to another, of very many only that of the newest."""
+        stored = seen.stored
+        last = min(end, stored.version)
+        after = max(start - 1, last - MOST_EVENTS, 0)
+        left_out = after - max(start - 1, 0)
+        fold, gap = TimelineFold(contents=seen.is_operator), False
+        async with self._timelines:
+            while after < last:
+                part = await self._engine.read(stored.task.id, stored.scope, after, min(1000, last - after))
+                events = [event for event in part.events if event.version <= last]
+                if part.gap:
+                    gap = True
+                    fold.take(await self._kept_records(stored, after, events[0].version if events else last + 1))
+                if not events:
+                    break
+                fold.take(events)
+                after = events[-1].version
+                await asyncio.sleep(0)  # an engine in memory does not wait
+        timeline = fold.timeline(stored, gap=gap)
+        if left_out:
+            timeline.left_out["events"] = left_out
+        return timeline
+
+    async def _kept_records(self, stored: log.StoredTask, after: int, before: int) -> list[log.Event]:
+        """Return the newest records between two versions: they are kept when other events are gone."""
+        found = await self._engine.records(stored.task.id, stored.scope)
+        return [event for event in found if after < event.version < before][-MOST_RECORDS:]
+
+    async def list_events(self, asked: AdminRequest) -> AdminAnswer:
+        query = asked.query
+        after = whole_number(query, "after", 0, 0, 2**53)
+        before = whole_number(query, "before", 0, 0, 2**53) or None
+        limit = whole_number(query, "limit", 200, 1, 1000)
+        kinds = _kinds_of(query)
+        seen = await self._find(asked)
+        page = await self._feed(seen, asked.exchange, kinds).page(after, before, limit)
+        return AdminAnswer({"events": page.events, "gap": page.gap, "next": page.next, "version": seen.stored.version})
+
+    def _feed(self, seen: SeenTask, exchange: HttpExchange, kinds: frozenset[log.EventKind] = frozenset()) -> LogFeed:
+        prefix = "" if self._addresses is None else self._addresses.of(exchange, seen.stored.scope.tenant)
+        return LogFeed(self._engine, seen.stored, is_operator=seen.is_operator, kinds=kinds, file_prefix=prefix)
+
+    async def stream_events(self, asked: AdminRequest) -> None:
+        exchange = asked.exchange
+        after = last_event_id(exchange)
+        if after is None:
+            after = whole_number(asked.query, "after", 0, 0, 2**53)
+        seen = await self._find(asked)
+        stream = self._feed(seen, exchange).stream(after, self._server.settings.keep_alive)
+        stream = self._server.dispatcher.count_stream(stream, exchange)
+        await exchange.send_frames(stream, _frame, _error_frame, end=lambda: named("end", plain_frame(b"{}")))
+
+    # Changes
+
+    async def cancel_task(self, asked: AdminRequest) -> AdminAnswer:
+        request = CancelTaskRequest(id=asked.task_id, tenant=asked.tenant)
+        seen = await self._find(asked, CANCEL, request)
+        call = seen.call
+        if seen.stored.scope.agent == self._agent:
+            await self._server.dispatcher.perform(CANCEL, request, call, asked.exchange)
+        else:
+            await self._inner_agents.cancel(asked.task_id, call)
+        return await self._row(asked.task_id, call)
+
+    async def _row(self, task_id: str, call: CallContext) -> AdminAnswer:
+        stored = await call.load(self._engine, task_id)
+        return AdminAnswer(TaskRow.of(stored, is_operator=call.is_operator, with_artifacts=True))
+
+    async def retry_task(self, asked: AdminRequest) -> AdminAnswer:
+        stored = (await self._find(asked)).stored
+        if stored.scope.agent != self._agent:
+            raise errors.UnsupportedOperationError(
+                "Another agent has delegated this task; send the task of that agent again", taskId=stored.task.id
+            )
+        first = next((one for one in stored.task.history or () if one.role is not core.Role.AGENT), None)
+        if first is None:
+            raise errors.UnsupportedOperationError("The task has no message to send again", taskId=stored.task.id)
+        message = msgspec.structs.replace(first, message_id=new_id(), task_id=stored.task.id)
+        # It is judged as a message to the task whose owner the new task will have.
+        call = await self._identify(asked, SEND, SendMessageRequest(message=message, tenant=asked.tenant))
+        if self._server.console.is_open:
+            call.scope = stored.scope
+        if call.scope != stored.scope:
+            raise errors.PermissionDeniedError("The credentials do not allow to create tasks for the owner of this one")
+        request = SendMessageRequest(
+            message=msgspec.structs.replace(message, task_id=None),
+            configuration=SendMessageConfiguration(return_immediately=True),
+            metadata=(await self._options_of(stored, first)).metadata or None,
+        )
+        sent = await self._server.dispatcher.perform(SEND, request, call, asked.exchange)
+        task_id = sent.task.id if sent.task is not None else sent.message.task_id
+        return await self._row(task_id, call)
+
+    async def _options_of(self, stored: log.StoredTask, message: core.Message) -> log.RequestOptions:
+        """Return the options that came with the first message of a task, none if they are no longer kept."""
+        for event in (await self._engine.read(stored.task.id, stored.scope, 0, 20)).events:
+            if event.kind == "request":
+                options = msgspec.json.decode(event.data, type=log.RequestOptions)
+                if options.message_id == message.message_id:
+                    return options
+        return log.PLAIN
+
+    # Work
+
+    async def list_running(self, asked: AdminRequest) -> AdminAnswer:
+        sight = await self._survey(asked)
+        pool = self._server.pool
+        now = self._engine.clock()
+        found = []
+        for running in await self._engine.running():
+            if sight.reaches(running.scope):
+                mine = pool.running.get(running.task_id) if running.head.worker == pool.leases.worker_id else None
+                found.append(ActiveTask.of(running, now, None if mine is None else mine.started_at))
+        rows = [_active(task, is_operator=sight.is_operator) for task in found[:MOST_LISTED]]
+        return AdminAnswer(rows, max(len(found) - MOST_LISTED, 0))
+
+    async def list_reviews(self, asked: AdminRequest) -> AdminAnswer:
+        sight = await self._survey(asked)
+        limit = whole_number(asked.query, "limit", 200, 1, MOST_LISTED)
+        names = names_of(sight.call)
+        is_mine = asked.query.get("mine", "") not in ("", "0") and not self._server.console.is_open
+        tenant = None if sight.reach == "agent" else sight.call.scope.tenant
+        found: list[log.StoredTask] = []
+        # Whoever is asked sees the question, also of agents inside and of other owners.
+        for agent in (self._agent, *self._inner):
+            users = names if is_mine or not sight.is_operator else None
+            query = log.AskingQuery(tenant=tenant, agent=agent, users=users, limit=limit + 1)
+            found += await self._engine.asking(query)
+        found.sort(key=lambda stored: (stored.head.status_at, stored.task.id))
+        reviews = [await self._review_fields(stored) for stored in found[:limit]]
+        return AdminAnswer(reviews, max(len(found) - limit, 0))
+
+    async def _review_fields(self, stored: log.StoredTask) -> dict[str, Any]:
+        review, rule = Review.of(await revealed(self._engine, stored)), ""
+        if stored.version <= MOST_RECORDS:
+            with suppress(errors.DamagedTaskError, errors.TaskNotFoundError):
+                known = await stored_records(self._engine, stored.task.id, stored.scope)
+                waiting = open_review(known, stored.head.asks)
+                rule = "" if waiting is None else waiting.call.place
+        return {
+            "taskId": review.task_id,
+            "contextId": review.context_id,
+            "agent": review.agent,
+            "owner": review.owner,
+            "tenant": review.tenant,
+            "user": review.user,
+            "since": review.since,
+            "function": review.function,
+            "subject": review.subject,
+            "text": review.text,
+            "rule": rule,
+        }
+
+    async def answer_review(self, asked: AdminRequest) -> AdminAnswer:
+        answer = await self._body(asked, ReviewAnswer)
+        verdict = Verdict(answer.approved, answer.comment.strip())
+        message = verdict_message(verdict, "", task_id=asked.task_id, context_id=None)
+        request = SendMessageRequest(message=message, tenant=asked.tenant)
+        call = await self._identify(asked, SEND, request)
+        is_open = self._server.console.is_open
+        query = log.AskingQuery(task_id=asked.task_id, tenant=None if is_open else call.scope.tenant)
+        asking = [one for one in await self._engine.asking(query) if one.scope.agent in (self._agent, *self._inner)]
+        names = names_of(call)
+        stored = asking[0] if asking else None
+        is_visible = stored is not None and (is_open or stored.head.asks in names or stored.scope == call.scope)
+        if stored is None or not is_visible:
+            error = errors.TaskNotFoundError("No task of this id waits for your review", taskId=asked.task_id)
+            await self._deny(asked, SEND, request, error)
+            raise error
+        user = stored.head.asks
+        if not is_open and user not in names:
+            raise errors.PermissionDeniedError(f"The task waits for a review by {user}; only {user} may answer")
+        if self._server.pool.draining:
+            raise errors.UnavailableError("The server is shutting down; answer again in a moment")
+        desk = ReviewDesk(self._server.pool.handlers[self._agent].journal)
+        answered = await desk.settle(msgspec.structs.replace(query, users=(user,)), verdict)
+        if not is_open and answered.scope != call.scope:
+            answered = msgspec.structs.replace(answered, task=shown_to_reviewer(answered.task))
+        return AdminAnswer(TaskRow.of(answered, is_operator=is_open))
+
+    async def _body(self, asked: AdminRequest, kind: type[T]) -> T:
+        """Return the body of a request. Raises `ParseError`, `InvalidParamsError` and `PayloadTooLargeError`."""
+        length = asked.exchange.header(b"content-length")
+        if len(length) > 18 or (length.isdigit() and int(length) > MAX_BODY):
+            raise errors.PayloadTooLargeError(f"The body may have {MAX_BODY} bytes")
+        dispatcher = self._server.dispatcher
+        if dispatcher.checks_head:
+            await dispatcher.check_head(asked.exchange)
+        body = await asked.exchange.body()
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as error:
+            raise errors.InvalidParamsError(f"The body is not valid: {error}") from None
+        except (msgspec.DecodeError, RecursionError):
+            raise errors.ParseError("The request body is not valid JSON") from None
+
+    # Webhooks
+
+    async def list_outbox(self, asked: AdminRequest) -> AdminAnswer:
+        sight = await self._survey(asked, LIST_PUSHES)
+        if not sight.is_operator:
+            raise errors.PermissionDeniedError("The outbox is for operators")
+        limit = whole_number(asked.query, "limit", 100, 1, MOST_LISTED)
+        only_dead = asked.query.get("dead", "") not in ("", "0")
+        found: list[log.OutboxEntry] = []
+        looked = matched = 0
+        for agent in sight.agents:
+            async for entry in self._engine.outbox(agent):
+                looked += 1
+                if looked > MOST_ENTRIES:
+                    break
+                if looked % 100 == 0:
+                    await asyncio.sleep(0)  # an engine in memory does not wait
+                is_wanted = entry.dead or (not only_dead and (entry.attempts > 0 or entry.due_at is not None))
+                if not is_wanted or not sight.reaches(entry.scope):
+                    continue
+                matched += 1
+                found.append(entry)
+                if len(found) > 2 * limit:
+                    found = sorted(found, key=_urgency)[:limit]
+        found = sorted(found, key=_urgency)[:limit]
+        return AdminAnswer([_entry_fields(entry) for entry in found], matched - len(found))
+
+    async def retry_delivery(self, asked: AdminRequest) -> AdminAnswer:
+        request = TaskPushNotificationConfig(url="-", id=asked.config_id, task_id=asked.task_id, tenant=asked.tenant)
+        await self._find_webhook(asked, CREATE_PUSH, request)
+        await self._engine.retry_delivery(asked.task_id, asked.config_id)
+        return AdminAnswer({"taskId": asked.task_id, "configId": asked.config_id})
+
+    async def drop_webhook(self, asked: AdminRequest) -> AdminAnswer:
+        task_id, config_id = asked.task_id, asked.config_id
+        request = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id, tenant=asked.tenant)
+        scope = await self._find_webhook(asked, DELETE_PUSH, request)
+        await self._engine.commit(
+            log.Change(task_id=task_id, scope=scope, at=self._engine.clock(), drop_push=config_id)
+        )
+        return AdminAnswer({"taskId": task_id, "configId": config_id})
+
+    async def _find_webhook(self, asked: AdminRequest, operation: Operation, request: Any) -> log.Scope:
+        """Return the scope of the task whose webhook an operator changes. Raises `A2AError`."""
+        seen = await self._find(asked, operation, request)
+        if not seen.is_operator:
+            raise errors.PermissionDeniedError("The outbox is for operators")
+        scope = seen.stored.scope
+        configs = await self._engine.push_configs(asked.task_id, scope)
+        if asked.config_id not in (config.id for config in configs):
+            raise errors.TaskNotFoundError("The task has no push notification config of this id", taskId=asked.task_id)
+        return scope
+
+    # Figures
+
+    async def show_figures(self, asked: AdminRequest) -> AdminAnswer:
+        since = whole_number(asked.query, "since", 0, 0, 2**53)
+        sight = await self._survey(asked)
+        if not sight.is_operator:
+            raise errors.PermissionDeniedError("Figures are about all tasks, so they are for operators")
+        reporter = self._server.reporter
+        if reporter is None:
+            raise errors.MethodNotFoundError("Nothing is measured here; ERRANDS_METRICS=true turns it on")
+        current = reporter.current()
+        processes = [one for one in await self._engine.processes() if one.agent == self._agent and one.id != current.id]
+        kept, step = [], -1
+        for moment in reporter.history():
+            # All of them would be a megabyte.
+            if moment.at > since and (since or moment.at // STEP != step):
+                kept.append({"at": moment.at, "figures": moment.samples})
+                step = moment.at // STEP
+        return AdminAnswer(
+            {
+                "now": self._engine.clock(),
+                "process": {**_report_fields(current), "samples": kept},
+                "processes": [_report_fields(one) for one in processes[:MOST_LISTED]],
+            },
+            max(len(processes) - MOST_LISTED, 0),
+        )
+
+    async def show_metrics_table(self, asked: AdminRequest) -> AdminAnswer:
+        await self._survey(asked)
+        return AdminAnswer([metric._asdict() for metric in METRICS.values()])
+
+    # The agent
+
+    async def show_agent(self, asked: AdminRequest) -> AdminAnswer:
+        sight = await self._survey(asked)
+        server, exchange = self._server, asked.exchange
+        document = server.cards.document(exchange, CardForm.BOTH).body
+        report = check_card(document)
+        policies = []
+        if sight.is_operator:
+            policies = [_policy_fields(agent, self._rules_of(agent)) for agent in sight.agents]
+        return AdminAnswer(
+            {
+                "card": msgspec.Raw(document),
+                "findings": [
+                    {"severity": one.severity, "where": one.path, "text": f"{one.problem}; {one.remedy}"}
+                    for one in report.findings
+                ],
+                "skills": msgspec.json.decode(document, type=_Skills).skills,
+                "policy": policies[0] if policies else None,
+                "policies": policies,
+                "innerAgents": list(self._inner) if sight.is_operator else [],
+            }
+        )
+
+    def _rules_of(self, agent: str) -> Rules | None:
+        oversight = self._server.pool.handlers[agent].oversight
+        return oversight.rules if isinstance(oversight, AgentOversight) else None
+
+
+def _frame(item: StreamItem) -> bytes:
+    event = frame(item.version, item.data)
+    return named(GAP_EVENT, event) if item.gap else event
+
+
+def _error_frame(error: errors.A2AError) -> bytes:
+    return named(ERROR_EVENT, plain_frame(encode(to_http(error)[1])))
+
+
+async def _refuse(exchange: HttpExchange, error: errors.A2AError) -> None:
+    status, body = to_http(error)
+    await exchange.respond(status, encode(body), JSON_TYPE, (*_NO_STORE, *error_headers(error)))
+
+
+def _filter_of(query: dict[str, str]) -> TaskFilter:
+    """Return the filter in a query. Raises `InvalidParamsError`."""
+    states = set()
+    for name in filter(None, query.get("state", "").split(",")):
+        try:
+            states.add(core.TaskState.parse(name[:40]))
+        except ValueError:
+            known = ", ".join(state.short for state in core.TaskState if state is not core.UNSPECIFIED)
+            raise errors.InvalidParamsError(f"unknown state {name[:40]!r}: expected {known}", field="state") from None
+    return TaskFilter(
+        states=frozenset(states),
+        text=query.get("q", "").strip()[:200],
+        context_id=query.get("context") or None,
+        owner=query.get("owner"),
+        retried=query.get("retried", "") not in ("", "0"),
+        waiting=query.get("waiting", "") not in ("", "0"),
+    )
+
+
+def _kinds_of(query: dict[str, str]) -> frozenset[log.EventKind]:
+    """Return the kinds in a query, none for all. Raises `InvalidParamsError`."""
+    names = list(filter(None, query.get("kind", "").split(",")))
+    try:
+        return frozenset(msgspec.convert(names, list[log.EventKind]))
+    except msgspec.ValidationError:
+        raise errors.InvalidParamsError(
+            "kind must be one or more of task, message, request, status, artifact, cancel, record", field="kind"
+        ) from None
+
+
+def bounded_task(task: core.Task, most: int = MOST_TASK) -> tuple[core.Task, dict[str, Any]]:
+    """Return a task of about `most` bytes, and what was left out: parts of artifacts, and the oldest messages."""
+    if len(encode(task)) <= most:
+        return task, {}
+    room = most // 2
+    artifacts, cut = [], []
+    for artifact in task.artifacts or ():
+        size = len(encode(artifact))
+        if size > room:
+            cut.append({"artifactId": artifact.artifact_id, "bytes": size})
+            artifact = msgspec.structs.replace(artifact, parts=[], metadata=None)
+            size = 0
+        room -= size
+        artifacts.append(artifact)
+    room = most // 2
+    messages: list[core.Message] = []
+    for message in reversed(task.history or ()):
+        room -= len(encode(message))
+        if room < 0:
+            break
+        messages.append(message)
+    left_out: dict[str, Any] = {"artifacts": cut, "messages": len(task.history or ()) - len(messages)}
+    status = task.status
+    if len(encode(status)) > most // 2:
+        status = core.TaskStatus(state=status.state, timestamp=status.timestamp)
+        left_out["statusMessage"] = True
+    metadata = task.metadata
+    if metadata is not None and len(encode(metadata)) > most // 2:
+        metadata, left_out["metadata"] = None, True
+    bounded = msgspec.structs.replace(
+        task, artifacts=artifacts or None, history=messages[::-1] or None, status=status, metadata=metadata
+    )
+    return bounded, left_out
+
+
+def _fields(row: TaskRow) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(row)
+    return fields
+
+
+def _active(task: ActiveTask, *, is_operator: bool) -> dict[str, Any]:
+    return {
+        "taskId": task.task_id,
+        "contextId": task.context_id,
+        "agent": task.agent,
+        "owner": task.owner,
+        "tenant": task.tenant,
+        "state": task.state.short,
+        "worker": task.worker if is_operator else "",
+        "attempt": task.attempt,
+        "leaseUntil": task.lease_until,
+        "age": task.age,
+        "runningFor": task.running_for,
+        "cancelRequested": task.cancel_requested,
+    }
+
+
+def _urgency(entry: log.OutboxEntry) -> tuple[bool, int]:
+    """Order entries of the outbox: dead ones first, then those that have failed for longest."""
+    return not entry.dead, entry.failed_at if entry.failed_at is not None else 2**62
+
+
+def _entry_fields(entry: log.OutboxEntry) -> dict[str, Any]:
+    """Return what is shown of an entry. The path of a webhook and its credentials may be secrets."""
+    return {
+        "taskId": entry.task_id,
+        "configId": entry.config.id,
+        "agent": entry.scope.agent,
+        "owner": entry.scope.owner,
+        "tenant": entry.scope.tenant,
+        "host": entry.config.host,
+        "delivered": entry.delivered,
+        "dueAt": entry.due_at,
+        "attempts": entry.attempts,
+        "failedAt": entry.failed_at,
+        "error": entry.error,
+        "dead": entry.dead,
+    }
+
+
+def _report_fields(report: log.ProcessReport) -> dict[str, Any]:
+    try:
+        figures = samples_of(report)
+    except msgspec.DecodeError:
+        figures = []  # written by another release
+    return {
+        "id": report.id,
+        "agent": report.agent,
+        "role": report.role,
+        "version": report.version,
+        "group": report.group,
+        "startedAt": report.started_at,
+        "at": report.at,
+        "figures": figures,
+    }
+
+
+def _policy_fields(agent: str, rules: Rules | None) -> dict[str, Any]:
+    """Return the compiled rules of an agent, as a list and as a text."""
+    if rules is None:
+        return {"agent": agent, "version": "", "limits": {}, "rules": [], "text": ""}
+    listed = [*_rules_in("", rules.before), *_rules_in("", rules.after)]
+    for capability, phases in rules.policy.capabilities.items():
+        for steps in phases.values():
+            listed += _rules_in(capability, steps)
+    for steps in rules.policy.others.values():
+        listed += _rules_in("*", steps)
+    limits = {name: value for name, value in msgspec.structs.asdict(rules.limits).items() if value is not None}
+    lines = [f"{rules.limit_name(name)}: {value}" for name, value in limits.items()]
+    lines += [_line_of(rule) for rule in listed]
+    return {
+        "agent": agent,
+        "version": rules.policy.version,
+        "limits": limits,
+        "rules": listed,
+        "text": "\n".join(lines),
+    }
+
+
+def _rules_in(capability: str, steps: Steps) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": step.name,
+            "phase": steps.phase.value,
+            "capability": capability,
+            "action": step.action,
+            "expression": "" if step.program is None else step.program.source,
+            "condition": "" if step.condition is None else step.condition.source,
+            "invoke": ":".join(step.target) if step.action == "invoke" else "",
+            "onFail": step.on_fail,
+        }
+        for step in steps.steps
+    ]
+
+
+def _line_of(rule: dict[str, Any]) -> str:
+    what = rule["invoke"] or rule["expression"]
+    condition = f" when {rule['condition']}" if rule["condition"] else ""
+    return f"{rule['name']}: {rule['action']} {what}{condition} (on failure: {rule['onFail']})"

@@ -1,0 +1,85 @@
+"""Whether the console and the operator API are served, and to whom: the setting `console`.
+
+Where callers authenticate, everyone is asked who they are. Without authentication everyone who can reach the server is
+its operator. So it is then served by itself only to this machine, and not behind a proxy, which would make the whole
+world look like this machine; `console=on` says that everyone who can reach the server may operate it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from errands.errors import MethodNotFoundError, PermissionDeniedError
+from errands.runtime.settings import ServerRole
+from errands.server.asgi import HttpExchange
+from errands.server.request_guard import check_host_name, is_loopback
+
+if TYPE_CHECKING:
+    from errands.server.app import A2AServer
+
+#: The operator API is below it. A tenant cannot be called "admin", because of the paths of HTTP+JSON.
+ADMIN_PREFIX = "/admin/"
+#: The pages of the console: the same page, under both paths and everything below them.
+CONSOLE_PATHS = ("/console", "/chat")
+
+#: Headers by which proxies say whom they call for.
+_PROXY_HEADERS = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via")
+
+
+def is_console_path(path: str) -> bool:
+    """Return whether a path belongs to the pages of the console."""
+    return any(path == one or path.startswith(f"{one}/") for one in CONSOLE_PATHS)
+
+
+class ConsoleGate:
+    """Decides whether one server shows its console."""
+
+    def __init__(self, server: A2AServer) -> None:
+        self._server = server
+        #: Set by `as_fastapi_app(debug=True)`.
+        self.is_debugging = False
+
+    @property
+    def is_open(self) -> bool:
+        """True if everyone who may use it is an operator, because callers are not asked who they are."""
+        return not self._server.asks_who_calls
+
+    @property
+    def is_on(self) -> bool:
+        """True if the console is served."""
+        server, settings = self._server, self._server.settings
+        if settings.role is ServerRole.WORKER:
+            return False  # it takes no requests
+        if settings.console != "auto":
+            return settings.console == "on"
+        if server.asks_who_calls:
+            return True
+        if settings.trust_forwarded or settings.public_url is not None:
+            return False  # behind a proxy
+        return self.is_debugging or server.listens_locally
+
+    def check_on(self) -> None:
+        """Raise `MethodNotFoundError` if the console is off."""
+        if not self.is_on:
+            raise MethodNotFoundError(
+                "The console is off here. It is on by itself where only this machine can reach the server, and where "
+                "callers authenticate (auth); ERRANDS_CONSOLE=on turns it on for everyone who can reach the server"
+            )
+
+    def check(self, exchange: HttpExchange) -> None:
+        """Raise `MethodNotFoundError` if the console is off, `PermissionDeniedError` if it is not for this client."""
+        self.check_on()
+        if not self.is_open or self._server.settings.console == "on":
+            return
+        # A web page may have registered a name for this machine.
+        check_host_name(exchange, self._server.settings)
+        if not _is_local(exchange):
+            raise PermissionDeniedError(
+                "The console is only for this machine as long as callers do not authenticate; set up auth, or set "
+                "ERRANDS_CONSOLE=on if everyone who can reach this server may operate it"
+            )
+
+
+def _is_local(exchange: HttpExchange) -> bool:
+    client, _ = exchange.scope.get("client") or ("", None)
+    return is_loopback(client) and not any(name in exchange.headers for name in _PROXY_HEADERS)

@@ -1,0 +1,115 @@
+"""`/metrics`: the figures of this process in the text format of Prometheus, and who may read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from errands.errors import A2AError, MethodNotFoundError, PermissionDeniedError
+from errands.model.requests import ListTasksRequest
+from errands.operations import OPERATIONS
+from errands.runtime.figures import METRICS, Metric, Sample
+from errands.runtime.processes import ProcessReporter, ProcessSamples
+from errands.runtime.settings import Settings
+from errands.server.access_audit import AccessAudit
+from errands.server.asgi import HttpExchange
+from errands.server.authorization import EVERY_OWNER, OWNER_HEADER
+from errands.server.blobs import Identify
+
+MEDIA_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsPage:
+    """Serves the metrics: to operators; where callers are not known, to this machine; or to everyone if that is set."""
+
+    def __init__(
+        self,
+        reporter: ProcessReporter,
+        identify: Identify | None,
+        settings: Settings,
+        is_private: Callable[[], bool],
+        audit: AccessAudit | None = None,
+    ) -> None:
+        """`identify` is None where callers are not known: without authentication, and where no requests are taken.
+
+        `is_private` returns whether only this machine can reach the server.
+        """
+        self._reporter = reporter
+        self._identify = identify
+        self._settings = settings
+        self._is_private = is_private
+        self._audit = audit
+
+    async def serve(self, exchange: HttpExchange) -> None:
+        """Serve a request. Raises `A2AError`."""
+        if not self._settings.metrics_public:
+            await self._check(exchange)
+        body = b"".join(exposition(self._reporter.exposed()))
+        await exchange.respond(200, body, MEDIA_TYPE, ((b"cache-control", b"no-store"),))
+
+    async def _check(self, exchange: HttpExchange) -> None:
+        """Raise `A2AError` unless the caller may know about all tasks of the agent."""
+        if self._identify is None:
+            if not self._is_private():
+                raise MethodNotFoundError(
+                    "The metrics are shown to operators, and callers are not known here; for everyone who reaches this "
+                    "server set ERRANDS_METRICS_PUBLIC=true"
+                )
+            return
+        # Judged like a list of the tasks of every owner.
+        exchange.headers[OWNER_HEADER.lower().encode()] = EVERY_OWNER.encode()
+        request = ListTasksRequest()
+        try:
+            try:
+                call = await self._identify(OPERATIONS["ListTasks"], request, exchange)
+            except PermissionDeniedError:
+                raise PermissionDeniedError(_FOR_OPERATORS) from None
+            if call.reach != "agent":
+                raise PermissionDeniedError(_FOR_OPERATORS)
+        except A2AError as error:
+            if self._audit is not None:
+                await self._audit.deny("metrics", request, exchange, error)
+            raise
+
+
+_FOR_OPERATORS = (
+    "The metrics are about the tasks of every owner: they need an access rule with grant=read and reach=agent, unless "
+    "ERRANDS_METRICS_PUBLIC=true shows them to everyone"
+)
+
+
+# The text format: https://prometheus.io/docs/instrumenting/exposition_formats/
+
+
+def exposition(processes: Sequence[ProcessSamples]) -> Iterator[bytes]:
+    """Yield the lines of the text format, metric by metric as the format demands."""
+    for metric in METRICS.values():
+        found = [(labels, one) for labels, samples in processes for one in samples if one.name == metric.name]
+        if found:
+            yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n".encode()
+        for labels, sample in found:
+            yield from _lines(metric, sample, {**sample.labels, **labels})
+
+
+def _lines(metric: Metric, sample: Sample, labels: Mapping[str, str]) -> Iterator[bytes]:
+    if metric.kind != "histogram":
+        yield _line(metric.name, labels, sample.value)
+        return
+    for bound, count in zip((*metric.bounds, float("inf")), (*sample.buckets, sample.value), strict=True):
+        yield _line(f"{metric.name}_bucket", {**labels, "le": _number(bound)}, count)
+    yield _line(f"{metric.name}_sum", labels, sample.sum)
+    yield _line(f"{metric.name}_count", labels, sample.value)
+
+
+def _line(name: str, labels: Mapping[str, str], value: float) -> bytes:
+    pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+    return f"{name}{'{' if pairs else ''}{pairs}{'}' if pairs else ''} {_number(value)}\n".encode("utf-8", "replace")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _number(value: float) -> str:
+    if value == float("inf"):
+        return "+Inf"
+    return str(int(value)) if value == int(value) else repr(value)

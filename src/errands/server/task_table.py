@@ -1,0 +1,294 @@
+"""The tasks of one or more agents as rows of a table: for people who look for one, or for what is wrong.
+
+Filters that an engine does not know are applied while its pages are read. So one answer looks at `MOST_SCANNED` tasks
+at most, and its cursor says where to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import heapq
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from errands.errors import InvalidParamsError
+from errands.model.core import (
+    FAILED,
+    PAUSED_STATES,
+    REJECTED,
+    Role,
+    TaskState,
+    text_of,
+)
+from errands.model.log import ListPage, ListQuery, Reach, Scope, StoredTask
+from errands.model.marks import is_review
+
+#: Tasks that are looked at for one answer.
+MOST_SCANNED = 1000
+#: Tasks that are read at a time, and that one answer has at most.
+PAGE = 100
+#: Characters of the words and the reason of a row.
+_WORDS = 200
+_MAX_CURSOR = 20_000
+
+
+class TaskRow(msgspec.Struct, kw_only=True, rename="camel"):
+    """What a table shows of a task. Times are in milliseconds since 1970."""
+
+    id: str
+    context_id: str | None
+    agent: str
+    owner: str
+    tenant: str
+    state: str
+    #: The first words of its input.
+    words: str
+    #: Why it failed or what it waits for: the text of its last status.
+    reason: str
+    created_at: int
+    updated_at: int
+    status_at: int
+    #: Which try of the current turn it is, and how often the task was leased.
+    attempt: int
+    leases: int
+    #: The process that holds it, and until when; "" and None while no one does.
+    worker: str
+    lease_until: int | None
+    #: Since when it has been ready, while it is in the queue.
+    due_at: int | None
+    unread: int
+    #: The user who is asked for a review; "" if none is.
+    asks: str
+    cancel_requested: bool
+    version: int
+    #: How many artifacts it has; None where they were not read.
+    artifacts: int | None
+    #: How many webhooks it has.
+    push: int
+    #: Why its stored data cannot be read; "" for a task that can.
+    damage: str
+
+    @classmethod
+    def of(cls, stored: StoredTask, *, is_operator: bool, with_artifacts: bool = False) -> TaskRow:
+        """Return the row of a task. Only operators are shown which machine works on it, and how it is damaged."""
+        task, head = stored.task, stored.head
+        is_held = bool(head.worker)
+        return cls(
+            id=task.id,
+            context_id=task.context_id,
+            agent=stored.scope.agent,
+            owner=stored.scope.owner,
+            tenant=stored.scope.tenant,
+            state=stored.state.short,
+            words=first_words(stored),
+            reason=_reason(stored),
+            created_at=head.created_at,
+            updated_at=head.updated_at,
+            status_at=head.status_at,
+            attempt=head.attempt - head.attempt_base,
+            leases=head.attempt,
+            worker=head.worker if is_operator else "",
+            lease_until=head.due_at if is_held else None,
+            due_at=None if is_held else head.due_at,
+            unread=head.unread,
+            asks=head.asks,
+            cancel_requested=head.cancel_requested,
+            version=head.version,
+            artifacts=len(task.artifacts or ()) if with_artifacts else None,
+            push=len(head.pushes),
+            damage=stored.damage if is_operator or not stored.damage else "its data cannot be read",
+        )
+
+
+def first_words(stored: StoredTask) -> str:
+    """Return the beginning of what the task was asked to do."""
+    for message in stored.task.history or ():
+        if message.role is not Role.AGENT:
+            if words := one_line(text_of(message.parts)):
+                return words
+            return f"{len(message.parts)} parts without a text"
+    return ""
+
+
+def _reason(stored: StoredTask) -> str:
+    message = stored.task.status.message
+    if message is None or stored.state not in PAUSED_STATES | {FAILED, REJECTED}:
+        return ""
+    return one_line(text_of(message.parts))
+
+
+def one_line(text: str, most: int = _WORDS) -> str:
+    """Return the beginning of a text on one line."""
+    words = " ".join(text[: 4 * most].split())
+    return words if len(words) <= most and len(text) <= 4 * most else f"{words[:most]}…"
+
+
+def tries_again(stored: StoredTask) -> bool:
+    """Return whether a turn of the task had to be tried more than once."""
+    head = stored.head
+    messages = sum(message.role is not Role.AGENT for message in stored.task.history or ())
+    return head.attempt - head.attempt_base > 1 or head.attempt > max(messages, 1)
+
+
+class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tasks are wanted. What is empty or None matches all."""
+
+    states: frozenset[TaskState] = frozenset()
+    #: The beginning of an id, or words of the input.
+    text: str = ""
+    context_id: str | None = None
+    owner: str | None = None
+    retried: bool = False
+    #: Only tasks that wait for a person.
+    waiting: bool = False
+
+    @property
+    def state(self) -> TaskState | None:
+        """The only state that is wanted; engines find the tasks of one state."""
+        return next(iter(self.states)) if len(self.states) == 1 else None
+
+    def matches(self, stored: StoredTask) -> bool:
+        """Return whether a task is wanted."""
+        return (
+            (not self.states or stored.state in self.states)
+            and (self.owner is None or stored.scope.owner == self.owner)
+            and (self.context_id is None or stored.task.context_id == self.context_id)
+            and (not self.waiting or stored.state in PAUSED_STATES)
+            and (not self.retried or tries_again(stored))
+            and (not self.text or stored.task.id.startswith(self.text) or _says(stored, self.text))
+        )
+
+
+def _says(stored: StoredTask, text: str) -> bool:
+    wanted = text.casefold()
+    return any(
+        wanted in text_of(message.parts).casefold()
+        for message in stored.task.history or ()
+        if message.role is not Role.AGENT and not is_review(message)
+    )
+
+
+class TablePage(NamedTuple):
+    """Some tasks of a table, the newest status first."""
+
+    tasks: list[StoredTask]
+    #: Where to go on; "" at the end.
+    cursor: str
+    #: How many tasks were looked at.
+    scanned: int
+
+
+#: `CallContext.list` of the caller.
+ListTasks = Callable[[ListQuery], Awaitable[ListPage]]
+
+
+class TaskScan:
+    """Walks through the tasks of some agents within a reach, the newest status first."""
+
+    def __init__(
+        self, list_tasks: ListTasks, scope: Scope, reach: Reach, agents: Sequence[str], wanted: TaskFilter
+    ) -> None:
+        self._list = list_tasks
+        self._scope = scope
+        self._reach = reach
+        self._agents = agents
+        self._wanted = wanted
+
+    async def page(self, limit: int, cursor: str = "") -> TablePage:
+        """Return up to `limit` tasks that are wanted. Raises `InvalidParamsError` for an invalid cursor."""
+        tokens = _read_cursor(cursor) if cursor else dict.fromkeys(self._agents, "")
+        tokens = {agent: token for agent, token in tokens.items() if agent in self._agents}
+        found: list[StoredTask] = []
+        scanned = 0
+        while tokens and len(found) < limit and scanned < MOST_SCANNED:
+            taken, after = await self._take(tokens, min(PAGE, MOST_SCANNED - scanned))
+            matching = [stored for stored in taken if self._wanted.matches(stored)]
+            if len(found) + len(matching) > limit:
+                # Read again up to the last task that there is room for, so that the cursor continues behind it.
+                places = [number for number, stored in enumerate(taken, 1) if self._wanted.matches(stored)]
+                taken, after = await self._take(tokens, places[limit - len(found) - 1])
+                matching = [stored for stored in taken if self._wanted.matches(stored)]
+            found += matching
+            scanned += max(len(taken), 1)
+            tokens = after
+            await asyncio.sleep(0)  # an engine in memory does not wait
+        return TablePage(found[:limit], _write_cursor(tokens) if tokens else "", scanned)
+
+    async def _take(self, tokens: dict[str, str], count: int) -> tuple[list[StoredTask], dict[str, str]]:
+        """Return the next tasks of all agents, `count` at most, and where each agent goes on after them."""
+        pages = {agent: await self._read(agent, token, count) for agent, token in tokens.items()}
+        if len(pages) > 1:
+            merged = heapq.merge(*(_in_order(agent, page) for agent, page in pages.items()), key=lambda one: -one[0])
+            shares = dict.fromkeys(pages, 0)
+            for number, (_, agent) in enumerate(merged):
+                if number == count:
+                    break
+                shares[agent] += 1
+            # An agent whose page is not used up is read again as far as it is, and goes on there.
+            for agent, share in shares.items():
+                if share == 0 and pages[agent].tasks:
+                    pages[agent] = ListPage(tasks=[], next_page_token=tokens[agent] or _BEGINNING, total_size=0)
+                elif share < len(pages[agent].tasks):
+                    pages[agent] = await self._read(agent, tokens[agent], share)
+        after = {agent: page.next_page_token for agent, page in pages.items() if page.next_page_token}
+        taken = [stored for page in pages.values() for stored in page.tasks]
+        if len(pages) > 1:
+            taken.sort(key=lambda stored: -stored.head.status_at)
+        return taken, after
+
+    async def _read(self, agent: str, token: str, count: int) -> ListPage:
+        query = ListQuery(
+            scope=self._scope._replace(agent=agent),
+            reach=self._reach,
+            context_id=self._wanted.context_id,
+            state=self._wanted.state,
+            page_size=count,
+            page_token="" if token == _BEGINNING else token,
+        )
+        return await self._list(query)
+
+
+#: In cursors, for an agent of which no task was given out yet.
+_BEGINNING = "-"
+
+
+def _in_order(agent: str, page: ListPage) -> Iterable[tuple[int, str]]:
+    """Yield a time for each task of a page, none later than the one before: at its end, a listing begins again."""
+    latest = 2**62
+    for stored in page.tasks:
+        latest = min(latest, stored.head.status_at)
+        yield latest, agent
+
+
+def _write_cursor(tokens: dict[str, str]) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(tokens)).rstrip(b"=").decode()
+
+
+def _read_cursor(cursor: str) -> dict[str, str]:
+    try:
+        if len(cursor) > _MAX_CURSOR:
+            raise ValueError("too long")
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        tokens: dict[str, str] = msgspec.json.decode(raw, type=dict[str, str])
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        raise InvalidParamsError("The cursor is not valid; start again without one", field="before") from None
+    return tokens
+
+
+def page_size(values: dict[str, Any], default: int = 50, most: int = PAGE) -> int:
+    """Return how many items are wanted. Raises `InvalidParamsError`."""
+    return whole_number(values, "limit", default, 1, most)
+
+
+def whole_number(values: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
+    """Return a number of a query; one that is too large is cut to `most`. Raises `InvalidParamsError`."""
+    text = values.get(name, "")
+    if text == "":
+        return default
+    if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) < least:
+        raise InvalidParamsError(f"{name} must be a whole number from {least} on, not {text[:20]!r}", field=name)
+    return min(int(text), most)

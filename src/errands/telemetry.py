@@ -1,0 +1,435 @@
+"""Traces and metrics with OpenTelemetry (extra `otel`): what spans and figures are called, and where they go.
+
+    from errands import telemetry
+
+    telemetry.install()        # for clients; a server does it itself with the setting `otel`
+
+Spans go to the tracer provider of the program, which brings OpenTelemetry's SDK and an exporter. This is the only
+module that imports OpenTelemetry. Names and attributes follow its semantic conventions for generative AI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from opentelemetry import context as current
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags, TraceState
+from opentelemetry.trace import Span as OtelSpan
+from opentelemetry.trace import Tracer as OtelTracer
+
+from errands import tracing
+from errands.tracing import MAX_STATE, Kind, Span, TraceContext, Value
+from errands.version import __version__
+
+if TYPE_CHECKING:
+    from errands.runtime.figures import Figures, Metric, Sample
+
+Observe = Callable[[CallbackOptions], Iterable[Observation]]
+
+logger = logging.getLogger(__name__)
+
+#: The variable with which programs that use OpenTelemetry allow that messages are recorded.
+CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+#: Characters of a text that is recorded; the rest is cut off.
+MAX_TEXT = 128 * 1024
+
+
+class SpanForm(NamedTuple):
+    """How spans of one kind look in OpenTelemetry."""
+
+    #: What the span is called; `{}` is the name of what it is about.
+    name: str
+    kind: SpanKind
+    #: The attribute with the name.
+    named: str
+    #: Attributes that all of them have.
+    common: dict[str, str] = {}
+
+
+FORMS: dict[Kind, SpanForm] = {
+    "request": SpanForm("{}", SpanKind.SERVER, "errands.operation"),
+    "operation": SpanForm("{}", SpanKind.CLIENT, "errands.operation"),
+    "invocation": SpanForm(
+        "invoke_agent {}",
+        SpanKind.CLIENT,
+        "gen_ai.agent.name",
+        {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": "a2a"},
+    ),
+    "turn": SpanForm(
+        "invoke_agent {}",
+        SpanKind.INTERNAL,
+        "gen_ai.agent.name",
+        {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": "errands"},
+    ),
+    "chat": SpanForm("chat {}", SpanKind.CLIENT, "gen_ai.request.model", {"gen_ai.operation.name": "chat"}),
+    "tool": SpanForm(
+        "execute_tool {}", SpanKind.INTERNAL, "gen_ai.tool.name", {"gen_ai.operation.name": "execute_tool"}
+    ),
+    "delivery": SpanForm("push", SpanKind.CLIENT, "server.address"),
+}
+
+#: The attributes of what a span notes, by the words of errands.
+ATTRIBUTES = {
+    "agent": "gen_ai.agent.name",
+    "arguments": "gen_ai.tool.call.arguments",
+    "attempt": "errands.attempt",
+    "binding": "errands.binding",
+    "call": "gen_ai.tool.call.id",
+    "conversation": "gen_ai.conversation.id",
+    "finish_reasons": "gen_ai.response.finish_reasons",
+    "host": "server.address",
+    "input_messages": "gen_ai.input.messages",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "operation": "errands.operation",
+    "output_messages": "gen_ai.output.messages",
+    "output_tokens": "gen_ai.usage.output_tokens",
+    "port": "server.port",
+    "protocol": "errands.protocol",
+    "provider": "gen_ai.provider.name",
+    "response_model": "gen_ai.response.model",
+    "result": "gen_ai.tool.call.result",
+    "state": "errands.task.state",
+    "system": "gen_ai.system_instructions",
+    "task": "errands.task.id",
+    "tools": "gen_ai.tool.definitions",
+    "tool_kind": "gen_ai.tool.type",
+    "version": "errands.task.version",
+    "waited": "errands.queue.seconds",
+    "webhook": "errands.webhook.id",
+    "worker": "errands.worker",
+}
+ERROR = "error.type"
+
+#: Providers that OpenTelemetry calls otherwise than any-llm.
+_PROVIDERS = {
+    "azure": "azure.ai.inference",
+    "azureopenai": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "moonshot": "moonshot_ai",
+    "vertexai": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai",
+    "xai": "x_ai",
+}
+
+
+@contextmanager
+def installed(
+    figures: Figures | None = None, table: Mapping[str, Metric] | None = None, agent: str = ""
+) -> Iterator[None]:
+    """Have errands trace until the end of the block, and of all other blocks like it.
+
+    `figures` are those of a server of this agent, which are exported meanwhile, and `table` describes them.
+    """
+    global _uses
+    install()
+    try:
+        if figures is None or table is None:
+            yield
+        else:
+            with exported(figures, table, agent):
+                yield
+    finally:
+        _uses -= 1
+        if not _uses:
+            tracing.tracer = None
+
+
+#: How many callers want tracing; only blocks end.
+_uses = 0
+
+
+def install() -> None:
+    """Have the clients and servers of this process trace. Set the tracer provider first."""
+    global _uses
+    _uses += 1
+    if tracing.tracer is None:
+        tracing.tracer = Telemetry()
+
+
+class Telemetry:
+    """Makes spans with the tracer provider of the program."""
+
+    def __init__(self) -> None:
+        self.captures_content = os.environ.get(CAPTURE, "").strip().lower() == "true"
+        provider = trace.get_tracer_provider()
+        if isinstance(provider, trace.ProxyTracerProvider):
+            logger.warning(
+                "tracing is on, but nothing records the spans: set up OpenTelemetry's SDK before, for example with "
+                "opentelemetry-instrument; see docs/telemetry.md"
+            )
+        self._tracer: OtelTracer = provider.get_tracer("errands", __version__)
+        self._chooses_ids = _choose_ids(self._tracer)
+
+    def span(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        parent: TraceContext | Literal["current"] | None = "current",
+        identity: str = "",
+        began: int | None = None,
+        **values: Value | None,
+    ) -> Span:
+        form = FORMS[kind]
+        attributes: dict[str, Any] = {**form.common, form.named: name}
+        for word, value in values.items():
+            if value is not None:
+                attributes[ATTRIBUTES[word]] = value
+        if "gen_ai.provider.name" in attributes:
+            provider = attributes["gen_ai.provider.name"]
+            attributes["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
+        context = self._context(kind, parent)
+        chosen = None
+        if identity and self._chooses_ids:
+            place = self.inject() if parent == "current" else parent
+            if place is not None:
+                chosen = _chosen.set(_span_id(place.parent[3:35], identity))
+        try:
+            made = self._tracer.start_span(
+                form.name.format(name),
+                context,
+                form.kind,
+                attributes,
+                start_time=None if began is None else began * 1_000_000,
+                record_exception=False,
+                set_status_on_exception=False,
+            )
+        finally:
+            if chosen is not None:
+                _chosen.reset(chosen)
+        return _Recorded(made)
+
+    def _context(self, kind: Kind, parent: TraceContext | Literal["current"] | None) -> Context | None:
+        """Return the context of a span's parent; None for the current one."""
+        if parent == "current":
+            return None
+        if kind == "request":
+            # What has traced the request before us, such as an instrumented framework, has a span for it.
+            ambient = trace.get_current_span().get_span_context()
+            if ambient.is_valid and (parent is None or parent.parent[3:35] == f"{ambient.trace_id:032x}"):
+                return None
+        if parent is None:
+            return Context()
+        return trace.set_span_in_context(NonRecordingSpan(_span_context(parent)), Context())
+
+    def inject(self) -> TraceContext | None:
+        place = trace.get_current_span().get_span_context()
+        if not place.is_valid:
+            return None
+        state = place.trace_state.to_header() if place.trace_state else ""
+        parent = f"00-{place.trace_id:032x}-{place.span_id:016x}-{place.trace_flags:02x}"
+        return TraceContext(parent, state if len(state) <= MAX_STATE else "")
+
+    def ids(self) -> tuple[str, str] | None:
+        place = trace.get_current_span().get_span_context()
+        return (f"{place.trace_id:032x}", f"{place.span_id:016x}") if place.is_valid else None
+
+
+class _Recorded:
+    """A span of OpenTelemetry."""
+
+    __slots__ = ("_context", "_is_open", "_span")
+
+    def __init__(self, span: OtelSpan) -> None:
+        self._span = span
+        self._context: Context | None = None
+        self._is_open = True
+
+    def active(self) -> _Active:
+        return _Active(trace.set_span_in_context(self._span))
+
+    def note(self, **values: Value | None) -> None:
+        for word, value in values.items():
+            if value is not None:
+                cut = value[:MAX_TEXT] if isinstance(value, str) else value
+                self._span.set_attribute(ATTRIBUTES[word], cut)
+
+    def fail(self, kind: str, *, is_fault: bool = True) -> None:
+        self._span.set_attribute(ERROR, kind)
+        if is_fault:
+            # Without a description, which would be somebody's words.
+            self._span.set_status(StatusCode.ERROR)
+
+    def end(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._span.end()
+
+
+class _Active:
+    """A block whose current span is another one."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token: Token[Context] = current.attach(self._context)
+
+    def __exit__(self, *exc: object) -> None:
+        current.detach(self._token)
+
+
+@lru_cache(maxsize=1024)
+def _span_context(place: TraceContext) -> SpanContext:
+    _, trace_id, span_id, flags = place.parent.split("-")
+    state = TraceState.from_header([place.state]) if place.state else None
+    return SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)), state)
+
+
+# Ids of spans that go on in another process
+
+
+#: The id of the span that is being made, if it is not a random one.
+_chosen: ContextVar[int] = ContextVar("errands_span_id", default=0)
+
+
+def _span_id(trace_id: str, identity: str) -> int:
+    digest = hashlib.blake2b(f"{trace_id}\n{identity}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest) or 1
+
+
+def _choose_ids(tracer: Any) -> bool:
+    """Have the tracer of errands use the ids that are chosen for spans; return whether it can."""
+    if isinstance(generator := getattr(tracer, "id_generator", None), _ChosenIds):
+        return True
+    if not hasattr(generator, "generate_span_id"):
+        return False  # not the SDK's: spans that go on in another process have an id in each
+    tracer.id_generator = _ChosenIds(generator)
+    return True
+
+
+class _ChosenIds:
+    """The id generator of a tracer, apart from spans whose id is chosen."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+
+    def generate_span_id(self) -> int:
+        chosen: int = _chosen.get() or self._generator.generate_span_id()
+        return chosen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+
+# Metrics: exporters ask for the values, in threads of their own. What is counted costs nothing more.
+
+
+class ServerReading:
+    """Reads the figures of one server from other threads. They are read in its event loop, at most once a second."""
+
+    def __init__(self, figures: Figures, agent: str) -> None:
+        self.agent = agent
+        self._figures = figures
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._read_at = -math.inf
+        self._samples: list[Sample] = []
+
+    def samples(self) -> list[Sample]:
+        """Return the current samples; none if the event loop does not answer."""
+        with self._lock:
+            if time.monotonic() - self._read_at >= _FRESH:
+                self._samples = self._read()
+                self._read_at = time.monotonic()
+            return self._samples
+
+    def _read(self) -> list[Sample]:
+        if threading.get_ident() == self._thread:
+            return self._figures.samples()
+        taken: Future[list[Sample]] = Future()
+        try:
+            self._loop.call_soon_threadsafe(lambda: taken.set_result(self._figures.samples()))
+            return taken.result(_PATIENCE)
+        except (RuntimeError, TimeoutError):
+            return []  # it stops, or code holds it
+
+
+#: Seconds for which samples are not taken again, and for which an exporter waits for them.
+_FRESH, _PATIENCE = 1.0, 5.0
+#: Those of the servers that run in this process.
+_readings: list[ServerReading] = []
+#: The meter provider in which the instruments are: they are made once, because there is no way to remove them.
+_instrumented: list[object] = []
+
+
+@contextmanager
+def exported(figures: Figures, table: Mapping[str, Metric], agent: str) -> Iterator[None]:
+    """Export the figures of a server of this agent until the end of the block."""
+    provider = metrics.get_meter_provider()
+    if provider not in _instrumented:
+        _instrumented.append(provider)
+        _make_instruments(provider.get_meter("errands", __version__), table.values())
+    reading = ServerReading(figures, agent)
+    _readings.append(reading)
+    try:
+        yield
+    finally:
+        _readings.remove(reading)
+
+
+def _make_instruments(meter: metrics.Meter, table: Iterable[Metric]) -> None:
+    for metric in table:
+        if metric.kind == "gauge":
+            meter.create_observable_gauge(metric.name, [_values(metric.name)], metric.unit, metric.help)
+        elif metric.kind == "counter":
+            meter.create_observable_counter(metric.name, [_values(metric.name)], metric.unit, metric.help)
+        else:
+            # OpenTelemetry has no histogram that is observed: these are the three series that Prometheus makes of one.
+            for suffix, observe, unit in (
+                ("_count", _values(metric.name), "1"),
+                ("_sum", _sums(metric.name), metric.unit),
+                ("_bucket", _buckets(metric), "1"),
+            ):
+                meter.create_observable_counter(metric.name + suffix, [observe], unit, metric.help)
+
+
+def _found(name: str) -> Iterator[tuple[Sample, dict[str, str]]]:
+    """Yield the samples of a metric with their labels, which name the agent if there are several servers."""
+    readings = list(_readings)
+    for reading in readings:
+        more = {"agent": reading.agent} if len(readings) > 1 else {}
+        for sample in reading.samples():
+            if sample.name == name:
+                yield sample, {**more, **sample.labels}
+
+
+def _values(name: str) -> Observe:
+    return lambda _: [Observation(sample.value, labels) for sample, labels in _found(name)]
+
+
+def _sums(name: str) -> Observe:
+    return lambda _: [Observation(sample.sum, labels) for sample, labels in _found(name)]
+
+
+def _buckets(metric: Metric) -> Observe:
+    bounds = [f"{bound:g}" for bound in metric.bounds] + ["+Inf"]
+
+    def observe(_: CallbackOptions) -> list[Observation]:
+        return [
+            Observation(count, {**labels, "le": bound})
+            for sample, labels in _found(metric.name)
+            for bound, count in zip(bounds, (*sample.buckets, int(sample.value)), strict=True)
+        ]
+
+    return observe

@@ -1,0 +1,159 @@
+"""Tracing: where the parts of errands say what they do, and how a trace goes on from one process to the next.
+
+`tracer` is None until `errands.telemetry` sets it. A part checks that once, and does nothing else while it is None:
+
+    if tracing.tracer is not None:
+        ...
+
+A trace leaves a process as a `TraceContext`: in the headers of a request, and with a message in the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Literal, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+
+TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+#: Bytes of a `tracestate` that is passed on; a longer one is dropped.
+MAX_STATE = 512
+#: Members of a `tracestate`, as the specification limits them.
+_MAX_MEMBERS = 32
+
+_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+#: A member of a `tracestate`: a key, perhaps of a tenant of a system, and a value.
+_MEMBER = re.compile(
+    r"(?:[a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
+    r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+)
+
+#: What a span is about: a request that a server performs; an operation that a client asks for, or its message to an
+#: agent; a turn of an agent; a question to a model; a call of a tool; a notification to a webhook.
+Kind = Literal["request", "operation", "invocation", "turn", "chat", "tool", "delivery"]
+Value = str | int | float | bool | list[str]
+
+
+class TraceContext(NamedTuple):
+    """A place in a trace, as W3C Trace Context writes it."""
+
+    #: Version, trace id, span id and flags.
+    parent: str
+    #: What tracing systems pass on for themselves.
+    state: str = ""
+
+
+class Span(Protocol):
+    """Something that takes time. One that is not ended is not recorded."""
+
+    def active(self) -> AbstractContextManager[object]:
+        """Return a block in which what happens belongs to this span."""
+        ...
+
+    def note(self, **values: Value | None) -> None:
+        """Add what has become known. None is left out."""
+        ...
+
+    def fail(self, kind: str, *, is_fault: bool = True) -> None:
+        """Note how it failed, in one word. Without `is_fault` it was refused, and nothing is broken."""
+        ...
+
+    def end(self) -> None:
+        """Record it. Ending it twice does nothing."""
+        ...
+
+
+class Tracer(Protocol):
+    """Makes spans."""
+
+    #: Whether messages, arguments and results may be noted.
+    captures_content: bool
+
+    def span(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        parent: TraceContext | Literal["current"] | None = "current",
+        identity: str = "",
+        began: int | None = None,
+        **values: Value | None,
+    ) -> Span:
+        """Begin a span below the current one or another; None: below no other.
+
+        Spans of one trace with the same `identity` have the same id, whichever process makes them: work that goes on
+        in another process goes on in the same span. `began` is when the work began, in milliseconds.
+        """
+        ...
+
+    def inject(self) -> TraceContext | None:
+        """Return the current place in the trace."""
+        ...
+
+    def ids(self) -> tuple[str, str] | None:
+        """Return the ids of the current trace and span, in hexadecimal."""
+        ...
+
+
+#: None: tracing is off.
+tracer: Tracer | None = None
+
+
+def current_ids() -> tuple[str, str] | None:
+    """Return the ids of the current trace and span, in hexadecimal; None if there is none."""
+    return None if tracer is None else tracer.ids()
+
+
+def current_context() -> TraceContext | None:
+    """Return the current place in the trace; None if there is none."""
+    return None if tracer is None else tracer.inject()
+
+
+def headers(context: TraceContext | None) -> dict[str, str]:
+    """Return the headers by which a trace goes on in another process."""
+    if context is None:
+        return {}
+    return {TRACEPARENT: context.parent, **({TRACESTATE: context.state} if context.state else {})}
+
+
+def read_context(parent: str, states: Iterable[str] = ()) -> TraceContext | None:
+    """Return the place in a trace that the headers of a request name; None if they are missing or malformed.
+
+    Anyone may have written them. A `tracestate` that is malformed or too long is left out.
+    """
+    found = _PARENT.match(parent)
+    # Versions after the first may add something at the end, which is not passed on.
+    if found is None or (len(parent) > found.end() and (parent.startswith("00") or parent[found.end()] != "-")):
+        return None
+    state = ",".join(states)
+    members = [member.strip(" \t") for member in state.split(",", _MAX_MEMBERS)] if len(state) <= MAX_STATE else []
+    members = [member for member in members if member]
+    if len(members) > _MAX_MEMBERS or not all(map(_MEMBER.fullmatch, members)):
+        members = []
+    return TraceContext(found[0], ",".join(members))
+
+
+async def within(begin: Callable[[], Span], items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    """Yield the items, which are made within a span; it begins with the first one and ends with the last.
+
+    What their reader does in between does not belong to it.
+    """
+    span = begin()
+    try:
+        while True:
+            with span.active():
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    return
+            yield item
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        span.fail(type(error).__name__)
+        raise
+    finally:
+        await items.aclose()
+        span.end()

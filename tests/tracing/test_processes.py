@@ -1,0 +1,184 @@
+"""One trace over several processes: from a client to the tool of an agent, whatever lies between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from errands import A2AClient, A2AServer, telemetry
+from errands.testing import connect
+from tests.live import live
+from tests.tracing.clerk import Clerk, write_agent
+from tests.tracing.collector import Collector
+from tests.tracing.shop import Shop
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+CALLED, ASKED, AT_WORK = "client: invoke_agent clerk", "server: SendMessage", "internal: invoke_agent clerk"
+CHAT, FIND = "client: chat scripted", "internal: execute_tool find"
+
+
+@pytest.fixture(autouse=True)
+def tracing_client() -> Iterator[None]:
+    """The clients of this process trace."""
+    with telemetry.installed():
+        yield
+
+
+@pytest.fixture
+def shop() -> Iterator[Shop]:
+    shop = Shop()
+    with live(shop.app) as shop.url:
+        yield shop
+        shop.release()
+
+
+@asynccontextmanager
+async def running(*processes: Clerk) -> AsyncIterator[None]:
+    try:
+        for process in processes:
+            process.start()
+        for process in processes:
+            await process.ready()
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def check_whole(collector: Collector, shop: Shop) -> None:
+    """Checks that the tool was called in the trace of the client, and that everything is one tree."""
+    collector.check_tree()
+    find = collector.only(FIND)
+    assert collector.path(find) == [CALLED, ASKED, AT_WORK, FIND]
+    assert collector.below(collector.only(AT_WORK)) == [CHAT, FIND, CHAT]
+    assert shop.traceparents[-1].startswith(f"00-{find.trace}-{find.id}-")
+
+
+@pytest.mark.parametrize("protocol", ["jsonrpc", "http+json", "grpc"])
+async def test_a_trace_leads_from_a_client_to_the_tool_of_an_agent(
+    protocol: str, collector: Collector, shop: Shop
+) -> None:
+    write_agent(collector.folder, shop.url)
+    clerk = Clerk(collector.folder, "clerk")
+    async with running(clerk), A2AClient(clerk.url, protocol=protocol) as client:
+        assert (await client.send("Where is it?")).text == "It is on its way."
+        await collector.has(AT_WORK)
+    check_whole(collector, shop)
+    called = collector.only(CALLED)
+    assert (called.attributes["errands.binding"], called.attributes["server.address"]) == (protocol, "127.0.0.1")
+
+
+@pytest.mark.parametrize("protocol", ["jsonrpc", "http+json", "grpc"])
+async def test_a_stream_belongs_to_one_span_from_its_first_event_to_its_last(
+    protocol: str, collector: Collector, shop: Shop
+) -> None:
+    write_agent(collector.folder, shop.url)
+    clerk = Clerk(collector.folder, "clerk")
+    async with running(clerk), A2AClient(clerk.url, protocol=protocol) as client:
+        events = [event async for event in client.stream("Where is it?")]
+        assert events[-1].is_final
+        await collector.has("server: SendStreamingMessage", AT_WORK)
+    collector.check_tree()
+    answered = collector.only("server: SendStreamingMessage")
+    assert collector.path(collector.only(FIND)) == [CALLED, answered.label, AT_WORK, FIND]
+    assert collector.only(CALLED).start <= answered.start < collector.only(FIND).end <= answered.end
+
+
+async def test_a_trace_goes_through_the_queue_to_a_process_that_runs_turns(collector: Collector, shop: Shop) -> None:
+    write_agent(collector.folder, shop.url)
+    api, worker = Clerk(collector.folder, "api", "api"), Clerk(collector.folder, "worker", "worker")
+    async with running(api, worker), A2AClient(api.url) as client:
+        assert (await client.send("Where is it?")).completed
+        await collector.has(AT_WORK)
+    check_whole(collector, shop)
+    [api_file], [worker_file] = collector.folder.glob("api-*.spans"), collector.folder.glob("worker-*.spans")
+    assert (b'"name":"SendMessage"' in api_file.read_bytes(), FIND.encode() in api_file.read_bytes()) == (True, False)
+    assert b'"name":"execute_tool find"' in worker_file.read_bytes()
+    assert collector.only(AT_WORK).attributes["errands.queue.seconds"] > 0
+
+
+async def test_a_turn_that_goes_on_in_another_process_is_the_same_span(collector: Collector, shop: Shop) -> None:
+    write_agent(collector.folder, shop.url)
+    api = Clerk(collector.folder, "api", "api")
+    first, second = Clerk(collector.folder, "first", "worker"), Clerk(collector.folder, "second", "worker")
+    shop.hold()
+    async with running(api, first), A2AClient(api.url) as client:
+        sent = asyncio.create_task(client.send("Where is it?"))
+        await until(shop.holding.is_set)
+        first.kill()
+        shop.release()
+        async with running(second):
+            assert (await sent).text == "It is on its way."
+            await collector.has(AT_WORK)
+    assert len(shop.traceparents) == 2
+    assert len(set(shop.traceparents)) == 1
+    check_whole(collector, shop)
+    turn, find = collector.only(AT_WORK), collector.only(FIND)
+    assert turn.attributes["errands.attempt"] == 2
+    # The model was asked in the process that was killed, and its answer is in the log.
+    [killed] = collector.folder.glob("first-*.spans")
+    assert killed.read_bytes().count(b"\n") == 1
+    asked = collector.named(CHAT)[0]
+    assert turn.start <= asked.start <= find.start
+    assert turn.end >= find.end
+
+
+FRONT = """
+kind: commonagents.info/v1beta2/agent
+namespace: shop
+name: front
+description: Asks the clerk.
+prompt: You are at the front.
+model: scripted
+close_after: 1
+capabilities:
+  far: {url: URL}
+"""
+
+FRONT_SCRIPT = {
+    "agents": {
+        "front": [
+            {"when": {"called": ["far"]}, "say": "The clerk says it is on its way."},
+            {"call": [{"function": "far", "arguments": {"message": "Where is it?"}}]},
+        ],
+    }
+}
+
+
+async def test_a_trace_that_starts_in_the_client_of_one_agent_ends_in_the_tool_of_another(
+    collector: Collector, shop: Shop, tmp_path: Path
+) -> None:
+    write_agent(collector.folder, shop.url)
+    clerk = Clerk(collector.folder, "clerk")
+    async with running(clerk):
+        front = tmp_path / "front"
+        front.mkdir()
+        (front / "agent.yaml").write_text(FRONT.replace("URL", clerk.url), "utf-8")
+        (front / "scripted.json").write_bytes(msgspec.json.encode(FRONT_SCRIPT))
+        server = A2AServer.from_manifest(
+            front, model="scripted", storage="memory", otel=True, outbound_allow="127.0.0.1"
+        )
+        async with connect(server) as client:
+            assert (await client.send("Where is my order?")).text == "The clerk says it is on its way."
+        await collector.has(AT_WORK, *["server: SubscribeToTask"] * len(collector.named("client: SubscribeToTask")))
+    collector.check_tree()
+    find = collector.only(FIND)
+    assert collector.path(find) == [
+        "client: invoke_agent front",
+        "server: SendMessage",
+        "internal: invoke_agent front",
+        "internal: execute_tool far",
+        CALLED,
+        ASKED,
+        AT_WORK,
+        FIND,
+    ]
+    [traceparent] = shop.traceparents
+    assert traceparent.startswith(f"00-{find.trace}-{find.id}-")
