@@ -12,7 +12,6 @@ import importlib
 import logging
 import posixpath
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from mkdocs.structure.pages import Page
 from python_pages import anchors, python_pages
 from table_pages import commands, error_classes, settings_by_part, table_pages
 
-from errands import __version__
+import errands
 
 logger = logging.getLogger("mkdocs.hooks.errands")
 
@@ -194,10 +193,12 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def _exists(name: str) -> bool:
-    """Return whether a dotted name of errands leads to something. Names of files and logs are not dotted names."""
-    if not re.fullmatch(r"errands(\.[A-Za-z_]\w*)+", name) or name in ("errands.db", "errands.service"):
-        return True
-    return name in _TARGETS or _resolve(name) is not None
+    """Return whether a dotted name of errands leads to something. Names of loggers, files and attributes may differ."""
+    steps = name.split(".")
+    looks_like_python = any(step[:1].isupper() for step in steps) or _submodule(errands, steps[1]) is not None
+    return (
+        not looks_like_python or not all(map(str.isidentifier, steps)) or name in _TARGETS or _resolve(name) is not None
+    )
 
 
 def _resolve(name: str) -> Any:
@@ -230,9 +231,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Show the version of the package, and leave planned pages out of the navigation."""
     if config.nav is not None:
         config.nav = _without({page for page in PLANNED if not (Path(config.docs_dir) / page).exists()}, config.nav)
-    config.extra["version_of_errands"] = __version__
-    config.copyright = f"errands {__version__}, Apache-2.0"
-    sys.modules.setdefault("site_hook", sys.modules[__name__])
+    config.copyright = f"errands {errands.__version__}, Apache-2.0"
     return config
 
 
