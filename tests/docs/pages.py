@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from markdown_tables import code, prose, tables
+from markdown_tables import code as code
+from markdown_tables import prose
+from markdown_tables import tables as tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
