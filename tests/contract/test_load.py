@@ -183,7 +183,6 @@ async def test_the_size_of_a_task_is_known_before_it_is_read(
         await engine.commit(changes.complete("large", at=clock.advance(1)))
     assert await engine.load_small("small", ME, 100_000) == await engine.load("small", ME)
     assert await engine.load_small("large", ME, 10_000_000) == await engine.load("large", ME)
-    assert await engine.load_small("small", None, 100_000) == await engine.load("small", ME)
     tracemalloc.start()
     try:
         with pytest.raises(LargeReadError) as large:
@@ -193,8 +192,29 @@ async def test_the_size_of_a_task_is_known_before_it_is_read(
         tracemalloc.stop()
     assert 2_000_000 <= large.value.size < 5_000_000
     assert peak < 1_000_000
-    with pytest.raises(LargeReadError):
-        await engine.load_small("large", None, 100_000)
-    for task_id, scope in (("none", ME), ("none", None), ("small", SOMEBODY_ELSE)):
+    for task_id, scope in (("none", ME), ("small", SOMEBODY_ELSE)):
         with pytest.raises(TaskNotFoundError):
             await engine.load_small(task_id, scope, 100_000)
+
+
+async def test_a_head_is_loaded_whatever_the_size_of_the_task(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    for _ in range(4):
+        await engine.commit(changes.chunk(text="x" * 500_000))
+    tracemalloc.start()
+    try:
+        found = await engine.load_head("t", ME)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 500_000
+    whole = await engine.load("t", ME)
+    assert (found.head, found.scope, found.task.id) == (whole.head, whole.scope, "t")
+    assert (found.task.context_id, found.task.status.state) == (whole.task.context_id, whole.task.status.state)
+    assert (found.task.artifacts, found.task.history, found.damage) == (None, None, "")
+    assert await engine.load_head("t", None) == found
+    for task_id, scope in (("none", ME), ("none", None), ("\x00", None), ("t", SOMEBODY_ELSE)):
+        with pytest.raises(TaskNotFoundError):
+            await engine.load_head(task_id, scope)

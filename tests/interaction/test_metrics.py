@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -276,6 +277,14 @@ async def test_where_nobody_authenticates_only_this_machine_reads_them() -> None
         server.listen_at(host, 8000)
         async with server:
             assert await status(server) == expected
+
+
+async def test_a_process_that_takes_no_requests_shows_them_only_if_everyone_may_read_them(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    for options, public, expected in (({}, False, 404), ({}, True, 200), ({"auth": [ApiKeyAuth(KEYS)]}, False, 404)):
+        server = talking(storage=store, role="worker", metrics_public=public, **options)
+        async with server:
+            assert await status(server, **{"X-API-Key": "operator"}) == expected
 
 
 KEYS = {

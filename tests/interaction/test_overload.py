@@ -187,7 +187,9 @@ async def test_the_store_is_asked_once_a_second_and_only_for_tasks_that_would_wa
     clock, worker = ManualClock(), Gated()
     engine = Asked(clock=clock)
     server = serve(
-        worker, storage=engine, settings=Settings(max_concurrent_tasks=1, max_queue_age=60.0, drain_timeout=0.01)
+        worker,
+        storage=engine,
+        settings=Settings(max_concurrent_tasks=1, max_queue_age=60.0, drain_timeout=0.01, metrics=False),
     )
     async with connect(server, client=PATIENCE) as client:
         await client.send("runs", blocking=False)

@@ -130,10 +130,18 @@ class Storage(ABC):
         Raises `TaskNotFoundError` when there is no such task in this scope.
         """
 
-    async def load_small(self, task_id: str, scope: log.Scope | None, most: int) -> log.StoredTask:
+    async def load_small(self, task_id: str, scope: log.Scope, most: int) -> log.StoredTask:
         """Return the same, but raise `LargeReadError`, and read nothing, if more than `most` bytes are stored of it.
 
         An engine that cannot tell loads the task.
+        """
+        return await self.load(task_id, scope)
+
+    async def load_head(self, task_id: str, scope: log.Scope | None) -> log.StoredTask:
+        """Return the task as its head alone tells it: with its state, and without messages and artifacts.
+
+        The cost does not depend on the size of the task, except in an engine that does not define this.
+        Raises `TaskNotFoundError`.
         """
         return await self.load(task_id, scope)
 

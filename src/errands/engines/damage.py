@@ -65,6 +65,14 @@ def read_reports(found: Iterable[bytes]) -> list[ProcessReport]:
     return sorted(reports, key=attrgetter("id"))
 
 
+def bare_task(task_id: str, context_id: str, scope: Scope, head: Head) -> StoredTask:
+    """Return a task from its head alone."""
+    if head.state is core.UNSPECIFIED:
+        return damaged_task(task_id, context_id, scope, head, ValueError("its state cannot be read"))
+    status = core.TaskStatus(state=head.state, timestamp=to_iso(min(max(head.status_at, 0), _LATEST)))
+    return StoredTask(task=core.Task(id=task_id, context_id=context_id or None, status=status), head=head, scope=scope)
+
+
 def read_access(at: Any, data: Any) -> AccessEntry:
     """Return an entry of the access log; one that cannot be read is an entry that says so.
 

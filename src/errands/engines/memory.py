@@ -32,7 +32,7 @@ from errands.engines.base import (
     Tasks,
 )
 from errands.engines.commit import HOSTS, LocalEngine
-from errands.engines.damage import damaged_task
+from errands.engines.damage import bare_task, damaged_task
 from errands.engines.listing import Cursor, earliest, fitting, leave_out_artifacts, list_page
 from errands.engines.retention import apply_retention
 from errands.engines.subscriptions import READ_BYTES, READ_SIZE
@@ -376,7 +376,11 @@ class MemoryEngine(LocalEngine):
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return self._task(task_id, scope).stored()
 
-    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
+    async def load_head(self, task_id: str, scope: Scope | None) -> StoredTask:
+        task = self._task(task_id, scope)
+        return bare_task(task.id, task.context_id, task.scope, task.head)
+
+    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
         task = self._task(task_id, scope)
         if task.kept_bytes > most:
             raise LargeReadError(task.kept_bytes)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import suppress
 from typing import NamedTuple, Self
 
@@ -80,8 +80,8 @@ class ProcessReporter:
         self._role = role
         self._agents = agents
         self._group = group
-        #: The newest reports of the others in the group.
-        self._others: list[ProcessReport] = []
+        #: When the others in the group last reported, and what.
+        self._others: list[tuple[int, ProcessSamples]] = []
         self._loop_lag = loop_lag
         self._every = every
         self._started_at = engine.clock()
@@ -124,13 +124,9 @@ class ProcessReporter:
         own = self._figures.samples()
         if not self._group:
             return [ProcessSamples({}, own)]
-        found = [ProcessSamples({"process": _number_of(self._id)}, own)]
         since = silent_since(self._engine.clock())
-        for other in self._others:
-            with suppress(msgspec.DecodeError):
-                if other.at > since:
-                    found.append(ProcessSamples({"process": _number_of(other.id)}, samples_of(other)))
-        return found
+        others = [samples for at, samples in self._others if at > since]
+        return [ProcessSamples({"process": _number_of(self._id)}, own), *others]
 
     def history(self) -> list[Moment]:
         """Return the samples of the last quarter of an hour, the oldest first."""
@@ -147,26 +143,29 @@ class ProcessReporter:
             await asyncio.sleep(self._every)
 
     async def _report(self) -> None:
-        measured = self._figures.measured
-        measured["errands_loop_lag_seconds"] = self._loop_lag()
         # What the store does not answer is unknown, and not as it was before.
-        for name in ("errands_queue_age_seconds", "errands_outbox_lag_seconds", "errands_outbox_dead"):
-            measured[name] = None
+        measured: dict[str, float | None] = {"errands_loop_lag_seconds": self._loop_lag()}
         try:
             age = await self._engine.queue_age(list(self._agents))
-            measured["errands_queue_age_seconds"] = (age or 0) / 1000
             due_since, dead = await self._engine.outbox_backlog(self._agent)
             lag = 0 if due_since is None else self._engine.clock() - due_since
+            measured["errands_queue_age_seconds"] = (age or 0) / 1000
             measured["errands_outbox_lag_seconds"] = lag / 1000
             measured["errands_outbox_dead"] = dead
         finally:
+            self._figures.measured = measured
             report = self.current()
             self._kept.append((report.at, zlib.compress(report.figures, 1)))
         await self._engine.report(report)
         if self._group:
-            self._others = [
-                other for other in await self._engine.processes() if other.group == self._group and other.id != self._id
-            ]
+            self._others = [other async for other in self._look_around()]
+
+    async def _look_around(self) -> AsyncIterator[tuple[int, ProcessSamples]]:
+        """Iterate over the others of the group: when each reported, and what."""
+        for other in await self._engine.processes():
+            if other.group == self._group and other.id != self._id:
+                with suppress(msgspec.DecodeError):
+                    yield other.at, ProcessSamples({"process": _number_of(other.id)}, samples_of(other))
 
 
 def _number_of(process_id: str) -> str:

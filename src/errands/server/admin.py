@@ -18,7 +18,6 @@ from urllib.parse import unquote
 import msgspec
 
 from errands import errors
-from errands.engines.base import LargeReadError
 from errands.model import core, log
 from errands.model.base import encode
 from errands.model.requests import (
@@ -47,7 +46,7 @@ from errands.policy.reviews import (
 from errands.policy.run import stored_records
 from errands.policy.steps import Steps
 from errands.policy.timeline import Timeline, TimelineFold
-from errands.runtime.call import LARGE, CallContext
+from errands.runtime.call import CallContext
 from errands.runtime.figures import METRICS
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import new_id
@@ -289,36 +288,24 @@ class AdminApi:
         """Return the agents whose tasks a caller may see: those inside are for operators."""
         return (self._agent, *self._inner) if call.is_operator else (self._agent,)
 
-    async def _find(self, asked: AdminRequest, operation: Operation = GET, request: Any = None) -> SeenTask:
+    async def _find(
+        self, asked: AdminRequest, operation: Operation = GET, request: Any = None, *, with_content: bool = False
+    ) -> SeenTask:
         """Return the task that a request is about. Raises `TaskNotFoundError`, also for tasks of others."""
         request = request or GetTaskRequest(id=asked.task_id, tenant=asked.tenant)
         call = await self._identify(asked, operation, request)
         try:
-            if not self._server.console.is_open:
+            scope = None if self._server.console.is_open else call.scope
+            stored = await self._engine.load_head(asked.task_id, scope)
+            if stored.scope.agent not in (self._agent, *self._inner):
+                raise errors.TaskNotFoundError(taskId=asked.task_id)
+            call.scope = stored.scope
+            if with_content:
                 stored = await call.load(self._engine, asked.task_id)
-            else:
-                stored = await self._load_any(asked)
-                call.scope = stored.scope
         except errors.TaskNotFoundError as error:
             await self._deny(asked, operation, request, error)
             raise
         return SeenTask(stored, call, call.is_operator)
-
-    async def _load_any(self, asked: AdminRequest) -> log.StoredTask:
-        """Return a task of any owner. Raises `TaskNotFoundError`."""
-        try:
-            stored = await self._engine.load_small(asked.task_id, None, LARGE)
-        except LargeReadError as error:
-            size = error.size
-        else:
-            return self._served(stored)
-        async with asked.exchange.one_at_a_time(size):
-            return self._served(await self._engine.load(asked.task_id, None))
-
-    def _served(self, stored: log.StoredTask) -> log.StoredTask:
-        if stored.scope.agent not in (self._agent, *self._inner):
-            raise errors.TaskNotFoundError(taskId=stored.task.id)
-        return stored
 
     async def show_caller(self, asked: AdminRequest) -> AdminAnswer:
         sight = await self._survey(asked)
@@ -374,7 +361,7 @@ class AdminApi:
         return AdminAnswer({"tasks": rows, "next": page.cursor or None, "scanned": page.scanned})
 
     async def show_task(self, asked: AdminRequest) -> AdminAnswer:
-        seen = await self._find(asked)
+        seen = await self._find(asked, with_content=True)
         return AdminAnswer(await self._task_document(seen, asked.exchange))
 
     async def _task_document(self, seen: SeenTask, exchange: HttpExchange) -> dict[str, Any]:
@@ -487,7 +474,7 @@ class AdminApi:
         return AdminAnswer(TaskRow.of(stored, is_operator=call.is_operator, with_artifacts=True))
 
     async def retry_task(self, asked: AdminRequest) -> AdminAnswer:
-        stored = (await self._find(asked)).stored
+        stored = (await self._find(asked, with_content=True)).stored
         if stored.scope.agent != self._agent:
             raise errors.UnsupportedOperationError(
                 "Another agent has delegated this task; send the task of that agent again", taskId=stored.task.id

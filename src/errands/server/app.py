@@ -361,21 +361,22 @@ class A2AServer:
         if settings.role is not ServerRole.ALL:
             configuration.check_shared(engine, f"a process with the role {settings.role} and the others")
         async with AsyncExitStack() as stack:
-            figures = None
+            #: What this process counts, None without `metrics`.
+            self.figures: Figures | None = None
             if settings.metrics:
                 engine.counts = engine.counts or CommitCounts()
-                figures = Figures(engine.counts)
+                self.figures = Figures(engine.counts)
             if settings.otel:
                 installed = configuration.load_telemetry()
-                stack.enter_context(installed(figures, METRICS, self.agent_card.name))
+                stack.enter_context(installed(self.figures, METRICS, self.agent_card.name))
             await self._deps.startup()
             stack.push_async_callback(self._deps.shutdown)
             self.engine = await stack.enter_async_context(engine)
             if self.agent_card.capabilities.push_notifications and settings.push_concurrency:
                 guard = push_guard(settings)
-                sender = PushSender(engine, self.agent_card.name, settings, guard, self._jwt_signer, figures)
+                sender = PushSender(engine, self.agent_card.name, settings, guard, self._jwt_signer, self.figures)
                 await stack.enter_async_context(sender)
-            await self._start_turns(stack, figures)
+            await self._start_turns(stack)
             stack.push_async_callback(self.pool.drain)
             stack.callback(engine.disconnect)
             self.large_work = LargeWork(settings.max_buffered_bytes)
@@ -395,7 +396,7 @@ class A2AServer:
                 authorization=self._authorization,
                 blobs=None if self.blobs is None else BlobAddresses(self.blobs, settings),
                 audit=audit,
-                figures=figures,
+                figures=self.figures,
             )
             self.metrics_page: MetricsPage | None = None
             if self.reporter is not None:
@@ -424,9 +425,9 @@ class A2AServer:
                 stack.callback(setattr, self, "_watchdog", None)
             yield
 
-    async def _start_turns(self, stack: AsyncExitStack, figures: Figures | None) -> None:
+    async def _start_turns(self, stack: AsyncExitStack) -> None:
         """Start the pool that runs the turns of all agents, with their oversight and hooks, and the task manager."""
-        settings, name = self.settings, self.agent_card.name
+        settings, name, figures = self.settings, self.agent_card.name, self.figures
         evaluators = Evaluators()
         stack.push_async_callback(evaluators.close)
 

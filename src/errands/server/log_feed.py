@@ -186,7 +186,7 @@ class _Follower:
     async def _read(self) -> LogSlice:
         part = await self._engine.read(self._stored.task.id, self._stored.scope, self.position)
         if not part.events:
-            self._stored = await self._engine.load(self._stored.task.id, self._stored.scope)
+            self._stored = await self._engine.load_head(self._stored.task.id, self._stored.scope)
         return part
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from errands.errors import A2AError, MethodNotFoundError, PermissionDeniedError
@@ -82,12 +83,16 @@ _FOR_OPERATORS = (
 
 def exposition(processes: Sequence[ProcessSamples]) -> Iterator[bytes]:
     """Yield the lines of the text format, metric by metric as the format demands."""
+    by_name: defaultdict[str, list[tuple[Mapping[str, str], Sample]]] = defaultdict(list)
+    for labels, samples in processes:
+        for sample in samples:
+            by_name[sample.name].append((labels, sample))
     for metric in METRICS.values():
-        found = [(labels, one) for labels, samples in processes for one in samples if one.name == metric.name]
+        found = by_name[metric.name]
         if found:
             yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n".encode()
-        for labels, sample in found:
-            yield from _lines(metric, sample, {**sample.labels, **labels})
+        for added, sample in found:
+            yield from _lines(metric, sample, {**sample.labels, **added})
 
 
 def _lines(metric: Metric, sample: Sample, labels: Mapping[str, str]) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ from errands.engines.base import (
 )
 from errands.engines.commit import HOSTS, LocalEngine, TaskRow
 from errands.engines.connection import StoreClock
-from errands.engines.damage import read_access, read_lease, read_reports, readable_pushes, stored_task
+from errands.engines.damage import bare_task, read_access, read_lease, read_reports, readable_pushes, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.postgres.connection import Connection, ReaderPool
 from errands.engines.statements import read_queries
@@ -196,16 +196,20 @@ class PostgresQueries(LocalEngine):
         row, content = await self._fetch_task("load", task_id, scope, True)
         return stored_task(row.id, row.context_id, row.scope, row.head, content)
 
-    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
+    async def load_head(self, task_id: str, scope: Scope | None) -> StoredTask:
+        rows = await self._fetch("load_head", storable(task_id)) if are_texts(task_id) else ()
+        row = read_row(rows[0]) if rows else None
+        if row is None or scope not in (None, row.scope):
+            raise TaskNotFoundError(taskId=task_id)
+        return bare_task(row.id, row.context_id, row.scope, row.head)
+
+    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
         try:
             row, content = await self._fetch_task("load_small", task_id, scope, True, most)
         except TaskNotFoundError:
             size = None
-            named = (None, None, None) if scope is None else scope
-            if are_texts(task_id, *(scope or ())):
-                size = await self._fetch_value(
-                    "size", storable(task_id), True, *(one if one is None else storable(one) for one in named)
-                )
+            if are_texts(task_id, *scope):
+                size = await self._fetch_value("size", storable(task_id), True, *map(storable, scope))
             if size is None or size <= most:
                 raise
             raise LargeReadError(size) from None

@@ -149,6 +149,10 @@ FROM (
 -- Snapshot and tail, at the end of the task's row.
 CROSS JOIN LATERAL (SELECT {log} {snapshot_and_tail}) AS log
 
+-- name: load_head
+-- One task without its content.
+SELECT {record} FROM tasks WHERE id = $1
+
 -- name: load
 -- One task in one consistent view: its row, its snapshot and the tail of its log.
 SELECT {record}, {columns} FROM tasks {content} WHERE tasks.id = $1
@@ -158,9 +162,8 @@ SELECT {record}, {columns} FROM tasks {content} WHERE tasks.id = $1
 (SELECT coalesce(sum(octet_length(data)), 0)::bigint AS bytes {snapshot_and_tail})
 
 -- name: size
--- The bytes of one task's content, of any scope when none is given.
-SELECT {size} FROM tasks WHERE id = $1
-    AND ($3::text IS NULL OR (tenant = $3::text AND owner = $4::text AND agent = $5::text))
+-- The bytes of one task's content.
+SELECT {size} FROM tasks WHERE id = $1 AND tenant = $3 AND owner = $4 AND agent = $5
 
 -- name: load_small
 -- The same as `load` for a task with no more than so many bytes.

@@ -23,7 +23,7 @@ from errands.engines.base import (
     Tasks,
 )
 from errands.engines.commit import HOSTS, LocalEngine
-from errands.engines.damage import read_access, read_reports, readable_pushes
+from errands.engines.damage import bare_task, read_access, read_reports, readable_pushes
 from errands.engines.listing import FAR, Cursor, bounded, earliest, leave_out_artifacts, list_page
 from errands.engines.redis.connection import RedisServer
 from errands.engines.redis.schema import (
@@ -77,7 +77,15 @@ class RedisQueries(LocalEngine):
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return await self._load(task_id, scope)
 
-    async def load_small(self, task_id: str, scope: Scope | None, most: int) -> StoredTask:
+    async def load_head(self, task_id: str, scope: Scope | None) -> StoredTask:
+        task = (await self.look([task_id])).get(task_id)
+        if task is not None and task.scope == LOST:
+            return await self.load(task_id, scope)  # which looks for its scope
+        if task is None or scope not in (None, task.scope):
+            raise TaskNotFoundError(taskId=task_id)
+        return bare_task(task_id, task.context_id, task.scope, task.head)
+
+    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
         return await self._load(task_id, scope, most=most, only_small=True)
 
     async def _load(self, task_id: str, scope: Scope | None, **options: Any) -> StoredTask:

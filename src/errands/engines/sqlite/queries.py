@@ -28,6 +28,7 @@ from errands.engines.base import (
 )
 from errands.engines.commit import HOSTS, LocalEngine, TaskRow
 from errands.engines.damage import (
+    bare_task,
     read_access,
     read_lease,
     read_reports,
@@ -192,7 +193,14 @@ class SQLiteQueries(LocalEngine):
         return _load(connection, task_id, scope, FAR)
 
     @reading
-    def load_small(self, connection: sqlite3.Connection, task_id: str, scope: Scope | None, most: int) -> StoredTask:
+    def load_head(self, connection: sqlite3.Connection, task_id: str, scope: Scope | None) -> StoredTask:
+        rows = fetch_rows(connection, "load_head", (task_id,))
+        if not rows or scope not in (None, rows[0].scope):
+            raise TaskNotFoundError(taskId=task_id)
+        return bare_task(rows[0].id, rows[0].context_id, rows[0].scope, rows[0].head)
+
+    @reading
+    def load_small(self, connection: sqlite3.Connection, task_id: str, scope: Scope, most: int) -> StoredTask:
         return _load(connection, task_id, scope, most)
 
     @reading

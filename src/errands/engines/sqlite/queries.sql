@@ -98,6 +98,10 @@ WHERE tasks.id = :id
 FROM tasks JOIN events ON events.place > (tasks.no << 28) + tasks.folded AND events.place < (tasks.no + 1) << 28
 WHERE tasks.id = :id AND events.kind <> 'record'
 
+-- name: load_head
+-- One task without its content.
+SELECT {record} FROM tasks WHERE id = ?
+
 -- name: load
 -- One task in one consistent view: its row with the bytes of its content; then, if they are `:most` or fewer, its snapshot
 -- and the tail of its log. Of a larger task only the lengths are read.
