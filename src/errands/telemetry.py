@@ -52,35 +52,35 @@ MAX_TEXT = 128 * 1024
 class SpanForm(NamedTuple):
     """How spans of one kind look in OpenTelemetry."""
 
-    #: What the span is called; `{}` is the name of what it is about.
+    #: What the span is called, or how its name begins.
     name: str
     kind: SpanKind
     #: The attribute with the name.
     named: str
     #: Attributes that all of them have.
     common: dict[str, str] = {}
+    #: Whether the name of what it is about follows.
+    has_name: bool = True
 
 
 FORMS: dict[Kind, SpanForm] = {
-    "request": SpanForm("{}", SpanKind.SERVER, "errands.operation"),
-    "operation": SpanForm("{}", SpanKind.CLIENT, "errands.operation"),
+    "request": SpanForm("", SpanKind.SERVER, "errands.operation"),
+    "operation": SpanForm("", SpanKind.CLIENT, "errands.operation"),
     "invocation": SpanForm(
-        "invoke_agent {}",
+        "invoke_agent ",
         SpanKind.CLIENT,
         "gen_ai.agent.name",
         {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": "a2a"},
     ),
     "turn": SpanForm(
-        "invoke_agent {}",
+        "invoke_agent ",
         SpanKind.INTERNAL,
         "gen_ai.agent.name",
         {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": "errands"},
     ),
-    "chat": SpanForm("chat {}", SpanKind.CLIENT, "gen_ai.request.model", {"gen_ai.operation.name": "chat"}),
-    "tool": SpanForm(
-        "execute_tool {}", SpanKind.INTERNAL, "gen_ai.tool.name", {"gen_ai.operation.name": "execute_tool"}
-    ),
-    "delivery": SpanForm("push", SpanKind.CLIENT, "server.address"),
+    "chat": SpanForm("chat ", SpanKind.CLIENT, "gen_ai.request.model", {"gen_ai.operation.name": "chat"}),
+    "tool": SpanForm("execute_tool ", SpanKind.INTERNAL, "gen_ai.tool.name", {"gen_ai.operation.name": "execute_tool"}),
+    "delivery": SpanForm("push", SpanKind.CLIENT, "server.address", has_name=False),
 }
 
 #: The attributes of what a span notes, by the words of errands.
@@ -114,19 +114,6 @@ ATTRIBUTES = {
     "worker": "errands.worker",
 }
 ERROR = "error.type"
-
-#: Providers that OpenTelemetry calls otherwise than any-llm.
-_PROVIDERS = {
-    "azure": "azure.ai.inference",
-    "azureopenai": "azure.ai.openai",
-    "bedrock": "aws.bedrock",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "moonshot": "moonshot_ai",
-    "vertexai": "gcp.vertex_ai",
-    "watsonx": "ibm.watsonx.ai",
-    "xai": "x_ai",
-}
 
 
 @contextmanager
@@ -188,13 +175,7 @@ class Telemetry:
         **values: Value | None,
     ) -> Span:
         form = FORMS[kind]
-        attributes: dict[str, Any] = {**form.common, form.named: name}
-        for word, value in values.items():
-            if value is not None:
-                attributes[ATTRIBUTES[word]] = value
-        if "gen_ai.provider.name" in attributes:
-            provider = attributes["gen_ai.provider.name"]
-            attributes["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
+        attributes: dict[str, Any] = {**form.common, form.named: name, **_attributes(values)}
         context = self._context(kind, parent)
         chosen = None
         if identity and self._chooses_ids:
@@ -203,7 +184,7 @@ class Telemetry:
                 chosen = _chosen.set(_span_id(place.parent[3:35], identity))
         try:
             made = self._tracer.start_span(
-                form.name.format(name),
+                form.name + name if form.has_name else form.name,
                 context,
                 form.kind,
                 attributes,
@@ -242,24 +223,30 @@ class Telemetry:
         return (f"{place.trace_id:032x}", f"{place.span_id:016x}") if place.is_valid else None
 
 
+def _attributes(values: Mapping[str, Value | None]) -> dict[str, Value]:
+    """Return what a span notes as OpenTelemetry calls it."""
+    found: dict[str, Value] = {}
+    for word, value in values.items():
+        if value is not None:
+            found[ATTRIBUTES[word]] = value[:MAX_TEXT] if isinstance(value, str) else value
+    return found
+
+
 class _Recorded:
     """A span of OpenTelemetry."""
 
-    __slots__ = ("_context", "_is_open", "_span")
+    __slots__ = ("_is_open", "_span")
 
     def __init__(self, span: OtelSpan) -> None:
         self._span = span
-        self._context: Context | None = None
         self._is_open = True
 
     def active(self) -> _Active:
         return _Active(trace.set_span_in_context(self._span))
 
     def note(self, **values: Value | None) -> None:
-        for word, value in values.items():
-            if value is not None:
-                cut = value[:MAX_TEXT] if isinstance(value, str) else value
-                self._span.set_attribute(ATTRIBUTES[word], cut)
+        if self._span.is_recording():
+            self._span.set_attributes(_attributes(values))
 
     def fail(self, kind: str, *, is_fault: bool = True) -> None:
         self._span.set_attribute(ERROR, kind)

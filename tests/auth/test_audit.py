@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from errands import A2AServer, AccessRule, AgentCardConfig, ApiKeyAuth, TaskContext, Worker
+from errands import A2AServer, AccessRule, AgentCardConfig, ApiKeyAuth, CapabilitiesConfig, TaskContext, Worker
 from errands.engines.memory import MAX_ACCESSES, MemoryEngine
 from errands.errors import StorageError
 from errands.model.log import AccessEntry
@@ -75,9 +75,10 @@ KEYS = {"a": "alice", "b": "bob", "o": "operator"}
 RULES = [AccessRule(when="caller.owner == 'operator'", grant="write")]
 
 
-def audited(**options: Any) -> A2AServer:
+def audited(*, streaming: bool = False, **options: Any) -> A2AServer:
     settings = {"audit": True, "storage": "memory", "push_concurrency": 0, **options}
-    card = AgentCardConfig(name="Asks", description="Asks.", input_modes=["*/*"])
+    capabilities = CapabilitiesConfig(streaming=streaming)
+    card = AgentCardConfig(name="Asks", description="Asks.", input_modes=["*/*"], capabilities=capabilities)
     return A2AServer(worker=Asks(), agent_card=card, auth=[ApiKeyAuth(KEYS)], access_rules=RULES, **settings)
 
 
@@ -125,6 +126,20 @@ async def test_entries_of_the_same_moment_keep_their_order(storage: str) -> None
         for number in range(CALLER_BURST):
             await http.get(f"/tasks/{number}", headers=key("b"))
         assert [one.task for one in await noted(server)] == [str(number) for number in range(CALLER_BURST)]
+
+
+@pytest.mark.parametrize("path", ["/message:send", "/message:stream"])
+async def test_a_look_through_a_repeated_message_is_noted(path: str) -> None:
+    server = audited(streaming=True)
+    async with server, http_client(server) as http:
+        body = {"message": message()}
+        task_id = (await http.post("/message:send", json=body, headers=key("a"))).json()["task"]["id"]
+        assert task_id in (await http.post(path, json=body, headers=key("a"))).text
+        assert await noted(server) == []
+        assert task_id in (await http.post(path, json=body, headers=key("o", **{"Errands-Owner": "alice"}))).text
+        assert [(one.action, one.by, one.owner, one.task) for one in await noted(server)] == [
+            ("read", "operator", "alice", task_id)
+        ]
 
 
 async def test_a_setting_has_every_look_noted() -> None:

@@ -68,6 +68,17 @@ async def test_tasks_that_ended_long_ago_are_deleted(
     assert await engine.sweep() == 0
 
 
+async def test_an_age_that_no_store_can_count_is_for_ever(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(ended_after=1e300, failed_after=1e18, accesses_after=1e300))
+    await engine.commit(changes.start())
+    await engine.commit(changes.complete())
+    clock.advance(10**12)
+    assert await engine.sweep() == 0
+    await engine.load("t", ME)
+
+
 async def test_live_tasks_are_never_deleted(open_engine: OpenEngine, changes: Changes, clock: ManualClock) -> None:
     engine = await open_engine(Retention(ended_after=0.0, ended_at_most=0))
     await engine.commit(changes.create("submitted"))

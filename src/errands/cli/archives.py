@@ -17,7 +17,7 @@ from typer import Argument, Option
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import AgentName, AsJson, Storage, existing_store
 from errands.cli.printing import counted, note, out, print_json
-from errands.cli.progress import SlowWork
+from errands.cli.slow_work import SlowWork
 from errands.engines.base import Engine
 from errands.engines.urls import engine_from_url
 from errands.errors import ConcurrencyError
@@ -64,7 +64,8 @@ async def export_tasks(
     count = live = webhooks = 0
     damaged: list[str] = []
     conversations: set[tuple[object, str | None]] = set()
-    async with existing_store(storage) as engine, SlowWork("Exporting", "tasks") as work:
+    prints = str(file) == "-"
+    async with existing_store(storage) as engine, SlowWork("Exporting", "task", prints=prints) as work:
         with _new_file(file) as archive:
             archive.write(beginning(engine.clock()) + b"\n")
             async for stored in _chosen(engine, task):
@@ -159,7 +160,7 @@ async def import_tasks(
     if not engine.durable:
         raise UsageError("tasks in memory would be lost with this command; name a durable store with --storage")
     with _opened(file) as archive:
-        async with engine, SlowWork("Importing", "tasks") as work:
+        async with engine, SlowWork("Importing", "task") as work:
             try:
                 await _import(archive, engine, done, work, existing, live)
             except ArchiveError as error:

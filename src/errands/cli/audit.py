@@ -14,6 +14,7 @@ from typer import Option
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import Storage, existing_store
 from errands.cli.printing import note, out
+from errands.cli.slow_work import SlowWork
 from errands.clock import from_iso, to_iso
 from errands.engines.base import Engine
 from errands.errors import TaskNotFoundError
@@ -55,7 +56,7 @@ async def audit(
             await _append(append, engine)
             return ExitCode.OK
         is_known = task is None
-        async for stored, events in _logs(engine, task):
+        async for stored, events in _logs(engine, task, prints=True):
             is_known = True
             for entry in entries_of(stored, events):
                 if entry.at >= earliest:
@@ -71,14 +72,18 @@ async def audit(
     return ExitCode.OK
 
 
-async def _logs(engine: Engine, task_id: str | None = None) -> AsyncIterator[tuple[StoredTask, Sequence[Event]]]:
+async def _logs(
+    engine: Engine, task_id: str | None = None, *, prints: bool = False
+) -> AsyncIterator[tuple[StoredTask, Sequence[Event]]]:
     """Iterate over all tasks, or one, with their logs; without those that are deleted or deleted meanwhile."""
-    async for stored in engine.every_task() if task_id is None else _one(engine, task_id):
-        try:
-            log = await read_log(engine, stored)
-        except TaskNotFoundError:
-            continue
-        yield stored, log.events
+    async with SlowWork("Auditing", "task", prints=prints) as work:
+        async for stored in engine.every_task() if task_id is None else _one(engine, task_id):
+            try:
+                log = await read_log(engine, stored)
+            except TaskNotFoundError:
+                continue
+            yield stored, log.events
+            work.advance()
 
 
 async def _one(engine: Engine, task_id: str) -> AsyncIterator[StoredTask]:
@@ -140,10 +145,12 @@ async def _verify(path: Path, storage: str | None) -> ExitCode:
             if entry.at >= first if found is None else found.sha256 != entry.sha256:
                 changed.append(f"the access {entry.access} of {entry.at}")
             gone_accesses += found is None
-        for task_id, digests in wanted.items():
-            stored = await _changed(engine, task_id, digests)
-            gone += stored is None
-            changed += stored or []
+        async with SlowWork("Comparing", "task") as work:
+            for task_id, digests in wanted.items():
+                stored = await _changed(engine, task_id, digests)
+                gone += stored is None
+                changed += stored or []
+                work.advance()
     for place in changed:
         note(f"{place} of the store is not what it was when it was exported")
     if changed:

@@ -11,6 +11,7 @@ from typer import Option
 from errands.cli.failures import UsageError, command
 from errands.cli.options import AsJson, Storage, existing_store
 from errands.cli.printing import clean, note, one_line, out, print_json, table
+from errands.cli.slow_work import SlowWork
 from errands.engines import damage
 from errands.engines.base import Schema
 from errands.engines.urls import engine_from_url
@@ -20,7 +21,7 @@ from errands.runtime.settings import get_settings
 
 
 @command
-async def upgrade_db(storage: Storage = None) -> None:
+async def upgrade_db(storage: Storage = None, as_json: AsJson = False) -> None:
     """Create the tables of a store, or upgrade them to this release.
 
     Replicas of the previous release keep working during and after the upgrade.
@@ -29,8 +30,11 @@ async def upgrade_db(storage: Storage = None) -> None:
 
         errands db upgrade --storage sqlite:///tasks.db
     """
-    before, after = await _schema(storage).upgrade()
-    if before == after:
+    async with SlowWork("Upgrading the tables"):
+        before, after = await _schema(storage).upgrade()
+    if as_json:
+        print_json({"before": before, "after": after})
+    elif before == after:
         out().print(f"The tables already have schema version {after}.")
     elif before:
         out().print(f"The tables were upgraded from schema version {before} to {after}.")
@@ -39,7 +43,7 @@ async def upgrade_db(storage: Storage = None) -> None:
 
 
 @command
-async def check_db(storage: Storage = None) -> None:
+async def check_db(storage: Storage = None, as_json: AsJson = False) -> None:
     """Check whether this release can use the tables of a store. Nothing is changed.
 
     Example:
@@ -47,6 +51,9 @@ async def check_db(storage: Storage = None) -> None:
         errands db check --storage sqlite:///tasks.db
     """
     version = await _schema(storage).check()
+    if as_json:
+        print_json({"version": version})
+        return
     out().print(f"The tables have schema version {version}; this release can use them.")
 
 
@@ -93,10 +100,18 @@ async def damaged_tasks(
                 with suppress(StorageError):
                     await engine.set_aside(stored, stored.head.worker)
                 await engine.delete(task_id, stored.scope)
-                out().print(f"Task {clean(task_id)} is deleted.")
+                if not as_json:
+                    out().print(f"Task {clean(task_id)} is deleted.")
             if delete:
+                if as_json:
+                    print_json([{"taskId": task_id} for task_id in delete])
                 return
-            found = [_document(stored) async for stored in engine.every_task() if stored.damage]
+            async with SlowWork("Reading", "task") as work:
+                found = []
+                async for stored in engine.every_task():
+                    work.advance()
+                    if stored.damage:
+                        found.append(_document(stored))
     finally:
         damage.logger.disabled = False
     if as_json:

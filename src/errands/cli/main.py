@@ -16,13 +16,15 @@ from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
 from errands.cli.doctor import doctor
 from errands.cli.failures import EXIT_CODES
 from errands.cli.init import init
+from errands.cli.options import AsJson
 from errands.cli.policy import decisions, replay, validate_policy
-from errands.cli.printing import out
+from errands.cli.printing import out, print_json
 from errands.cli.push import drop_push, list_pushes, retry_push
 from errands.cli.reviews import approve_review, deny_review, list_reviews
 from errands.cli.send import send
 from errands.cli.serve import serve
 from errands.cli.tasks import cancel_task, get_task, list_tasks, running_tasks, task_records, watch_task
+from errands.cli.top import top
 from errands.version import __version__
 
 _HELP = "A durable runtime for A2A agents: serve an agent, talk to agents, manage their tasks."
@@ -39,13 +41,16 @@ app = typer.Typer(
 )
 
 
-def version() -> None:
+def version(as_json: AsJson = False) -> None:
     """Print the version of errands.
 
     Example:
 
         errands version
     """
+    if as_json:
+        print_json({"errands": __version__, "python": platform.python_version()})
+        return
     out().print(f"errands {__version__} (Python {platform.python_version()})")
 
 
@@ -70,6 +75,7 @@ app.command("init")(init)
 app.command("serve")(serve)
 app.command("send")(send)
 app.command("chat")(chat)
+app.command("top")(top)
 app.add_typer(tasks, name="tasks")
 # The name of the same group in the protocol's own command line.
 app.add_typer(tasks, name="task", hidden=True)

@@ -68,7 +68,9 @@ async def list_pushes(
 
 
 @command
-async def retry_push(task_id: TaskId, config_id: ConfigId = None, storage: Storage = None) -> None:
+async def retry_push(
+    task_id: TaskId, config_id: ConfigId = None, storage: Storage = None, as_json: AsJson = False
+) -> None:
     """Deliver to a webhook again now, also if it was given up. A server of the agent sends it.
 
     Example:
@@ -76,13 +78,16 @@ async def retry_push(task_id: TaskId, config_id: ConfigId = None, storage: Stora
         errands push retry TASK_ID
     """
     async with existing_store(storage) as engine:
-        for entry in await _entries(engine, task_id, config_id):
+        found = await _entries(engine, task_id, config_id)
+        for entry in found:
             await engine.retry_delivery(task_id, entry.config.id)
-            out().print(f"Webhook {clean(entry.config.id)} of task {clean(task_id)} is due now.")
+    _report(found, "is due now", as_json)
 
 
 @command
-async def drop_push(task_id: TaskId, config_id: ConfigId = None, storage: Storage = None) -> None:
+async def drop_push(
+    task_id: TaskId, config_id: ConfigId = None, storage: Storage = None, as_json: AsJson = False
+) -> None:
     """Delete the push config of a webhook, with everything that was not delivered to it.
 
     Example:
@@ -90,11 +95,21 @@ async def drop_push(task_id: TaskId, config_id: ConfigId = None, storage: Storag
         errands push drop TASK_ID
     """
     async with existing_store(storage) as engine:
-        for entry in await _entries(engine, task_id, config_id):
+        found = await _entries(engine, task_id, config_id)
+        for entry in found:
             await engine.commit(
                 Change(task_id=task_id, scope=entry.scope, at=engine.clock(), drop_push=entry.config.id)
             )
-            out().print(f"Webhook {clean(entry.config.id)} of task {clean(task_id)} is deleted.")
+    _report(found, "is deleted", as_json)
+
+
+def _report(entries: list[OutboxEntry], what: str, as_json: bool) -> None:
+    """Print what was done to the webhooks of a task."""
+    if as_json:
+        print_json([{"taskId": entry.task_id, "configId": entry.config.id} for entry in entries])
+        return
+    for entry in entries:
+        out().print(f"Webhook {clean(entry.config.id)} of task {clean(entry.task_id)} {what}.")
 
 
 async def _entries(engine: Engine, task_id: str, config_id: str | None) -> list[OutboxEntry]:

@@ -14,7 +14,6 @@ All times are milliseconds of the engine's injected clock. All errors leave ever
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
@@ -53,6 +52,10 @@ class LargeReadError(ErrandsError):
         self.size = size
 
 
+#: Seconds.
+_LONGEST_AGE = 1e12
+
+
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long ended tasks are kept. Live tasks are never deleted."""
 
@@ -76,12 +79,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     def accesses_before(self, now: int) -> int | None:
         """Return the time since which entries of the access log are kept; None keeps all."""
-        return None if math.isinf(self.accesses_after) else now - int(self.accesses_after * 1000)
+        return _kept_since(self.accesses_after, now)
 
     def contexts_before(self, now: int) -> int | None:
         """Return the time since which contexts must have changed to be kept; None keeps them for ever."""
-        age = self.ended_after if self.contexts_after is None else self.contexts_after
-        return None if age is None or math.isinf(age) else now - int(age * 1000)
+        return _kept_since(self.ended_after if self.contexts_after is None else self.contexts_after, now)
 
     def moments(self, now: int) -> dict[TaskState, int]:
         """Return, by state, the time since which ended tasks must have changed to be kept."""
@@ -91,8 +93,16 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
             TaskState.CANCELED: self.canceled_after,
             TaskState.REJECTED: self.rejected_after,
         }
-        ages = {state: self.ended_after if age is None else age for state, age in ages.items()}
-        return {state: now - int(age * 1000) for state, age in ages.items() if age is not None and not math.isinf(age)}
+        moments = {state: _kept_since(self.ended_after if age is None else age, now) for state, age in ages.items()}
+        return {state: moment for state, moment in moments.items() if moment is not None}
+
+
+def _kept_since(age: float | None, now: int) -> int | None:
+    """Return the time since which things of at most this age have changed; None keeps them for ever.
+
+    So do more than 30,000 years, which no store can count.
+    """
+    return None if age is None or age > _LONGEST_AGE else now - int(age * 1000)
 
 
 #: What a durable engine keeps by default.

@@ -69,7 +69,7 @@ def bare_task(task_id: str, context_id: str, scope: Scope, head: Head) -> Stored
     """Return a task from its head alone."""
     if head.state is core.UNSPECIFIED:
         return damaged_task(task_id, context_id, scope, head, ValueError("its state cannot be read"))
-    status = core.TaskStatus(state=head.state, timestamp=to_iso(min(max(head.status_at, 0), _LATEST)))
+    status = core.TaskStatus(state=head.state, timestamp=stored_to_iso(head.status_at))
     return StoredTask(task=core.Task(id=task_id, context_id=context_id or None, status=status), head=head, scope=scope)
 
 

@@ -26,7 +26,7 @@ from errands.policy.document import NO_POLICY, CompiledPolicy, Rules
 from errands.policy.enforcement import ReviewPendingError, TurnOverseer, limit_decision
 from errands.policy.limits import Exceeded
 from errands.policy.run import Run, content_part, inputs, whole_part
-from errands.policy.steps import Subject
+from errands.policy.steps import Steps, Subject
 from errands.runtime.executor_worker import new_artifacts
 from errands.runtime.expiry import Expired, expiry_message
 from errands.runtime.oversight import Admitted, Overseer
@@ -65,6 +65,16 @@ class AgentOversight:
         ended = records.Ended(at=at, reason="limit_exceeded", detail=text)
         message = expiry_message(stored, text, "limit_exceeded")
         return Expired(core.TaskState.FAILED, message, (records.encode(decided), records.encode(ended)))
+
+    def listed_steps(self) -> list[tuple[str, Steps]]:
+        """Return all steps with what they are around: "" for the input and the answer, "*" for the other calls.
+
+        They are for people who read what is enforced.
+        """
+        rules = self.rules
+        around = [(name, steps) for name, phases in rules.policy.capabilities.items() for steps in phases.values()]
+        others = [("*", steps) for steps in rules.policy.others.values()]
+        return [("", rules.before), ("", rules.after), *around, *others]
 
     def oversee(self, turn: Turn) -> Overseer:
         if self._evaluators is not None:

@@ -5,7 +5,7 @@ Options of the request are stored in the log. Request contexts are kept in memor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -63,6 +63,8 @@ class CallContext(msgspec.Struct):
     #: See `RequestOptions`; set by delegation and by no binding.
     parent: str = ""
     depth: int = 0
+    #: Called with the task that a repeated message is about to show; no log has that.
+    on_repeated: Callable[[str], Awaitable[object]] | None = None
     #: The version of A2A that the caller speaks.
     protocol: str = "1.0"
     #: Where the call waits before it reads more than `LARGE` bytes; None: it does not wait.

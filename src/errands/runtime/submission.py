@@ -122,6 +122,8 @@ class Submitter:
                 return await self._stow_and_create(self._blobs, request, call, receipt, task_id)
             return await self._create(request, call, receipt, task_id)
         except errors.DuplicateMessageError as error:
+            if call.on_repeated is not None:
+                await call.on_repeated(error.task_id)
             stored = await call.load(self._engine, error.task_id)
             return Submission(stored, is_undecided=self._chooses_reply and stored.state is core.SUBMITTED)
 

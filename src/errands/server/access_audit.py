@@ -65,6 +65,9 @@ class AccessAudit:
             detail["message"] = request.message.message_id
             if request.configuration is not None:
                 config = request.configuration.task_push_notification_config
+            if self._notes_looks(call):
+                facts = dict(detail)
+                call.on_repeated = lambda task: self._admitted("read", operation.name, task, call, exchange, facts)
         elif operation.name in _CONFIG_CHANGES:
             config = request
         if config is not None:
@@ -76,9 +79,13 @@ class AccessAudit:
                 # Without the path, which often has a secret; a request that removes a webhook does not name it.
                 detail["host"] = urlsplit(getattr(config, "url", "")).netloc.rpartition("@")[2]
             await self._admitted("webhook", operation.name, task_id, call, exchange, detail)
-        elif operation.reads and (call.acting is not None or self._settings.audit_reads):
+        elif operation.reads and self._notes_looks(call):
             detail = {} if call.reach == "scope" else {"reach": call.reach}
             await self._admitted("read", operation.name, task_of(request), call, exchange, detail)
+
+    def _notes_looks(self, call: CallContext) -> bool:
+        """Return whether it is noted what this caller looks at."""
+        return call.acting is not None or self._settings.audit_reads
 
     async def _has(self, task_id: str, scope: Scope) -> bool:
         try:

@@ -32,7 +32,6 @@ from errands.model.requests import (
 )
 from errands.operations import OPERATIONS, Operation
 from errands.policy.agent_oversight import AgentOversight
-from errands.policy.document import Rules
 from errands.policy.reviews import (
     Review,
     ReviewDesk,
@@ -694,7 +693,7 @@ class AdminApi:
         report = check_card(document)
         policies = []
         if sight.is_operator:
-            policies = [_policy_fields(agent, self._rules_of(agent)) for agent in sight.agents]
+            policies = [_policy_fields(agent, self._oversight_of(agent)) for agent in sight.agents]
         return AdminAnswer(
             {
                 "card": msgspec.Raw(document),
@@ -709,9 +708,9 @@ class AdminApi:
             }
         )
 
-    def _rules_of(self, agent: str) -> Rules | None:
+    def _oversight_of(self, agent: str) -> AgentOversight | None:
         oversight = self._server.pool.handlers[agent].oversight
-        return oversight.rules if isinstance(oversight, AgentOversight) else None
+        return oversight if isinstance(oversight, AgentOversight) else None
 
 
 def _frame(item: StreamItem) -> bytes:
@@ -855,16 +854,12 @@ def _report_fields(report: log.ProcessReport) -> dict[str, Any]:
     }
 
 
-def _policy_fields(agent: str, rules: Rules | None) -> dict[str, Any]:
+def _policy_fields(agent: str, oversight: AgentOversight | None) -> dict[str, Any]:
     """Return the compiled rules of an agent, as a list and as a text."""
-    if rules is None:
+    if oversight is None:
         return {"agent": agent, "version": "", "limits": {}, "rules": [], "text": ""}
-    listed = [*_rules_in("", rules.before), *_rules_in("", rules.after)]
-    for capability, phases in rules.policy.capabilities.items():
-        for steps in phases.values():
-            listed += _rules_in(capability, steps)
-    for steps in rules.policy.others.values():
-        listed += _rules_in("*", steps)
+    rules = oversight.rules
+    listed = [rule for capability, steps in oversight.listed_steps() for rule in _rules_in(capability, steps)]
     limits = {name: value for name, value in msgspec.structs.asdict(rules.limits).items() if value is not None}
     lines = [f"{rules.limit_name(name)}: {value}" for name, value in limits.items()]
     lines += [_line_of(rule) for rule in listed]
@@ -883,6 +878,7 @@ def _rules_in(capability: str, steps: Steps) -> list[dict[str, Any]]:
             "name": step.name,
             "phase": steps.phase.value,
             "capability": capability,
+            "match": step.match or "",
             "action": step.action,
             "expression": "" if step.program is None else step.program.source,
             "condition": "" if step.condition is None else step.condition.source,
@@ -895,5 +891,6 @@ def _rules_in(capability: str, steps: Steps) -> list[dict[str, Any]]:
 
 def _line_of(rule: dict[str, Any]) -> str:
     what = rule["invoke"] or rule["expression"]
+    action = f"{rule['action']} for {rule['match']}:" if rule["match"] else rule["action"]
     condition = f" when {rule['condition']}" if rule["condition"] else ""
-    return f"{rule['name']}: {rule['action']} {what}{condition} (on failure: {rule['onFail']})"
+    return f"{rule['name']}: {action} {what}{condition} (on failure: {rule['onFail']})"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
+from errands.console import routes as console
 from errands.errors import A2AError, MethodNotFoundError, StorageError, UnavailableError
 from errands.model.base import encode
 from errands.operations import Operation
@@ -20,7 +21,8 @@ from errands.runtime.settings import ServerRole
 from errands.runtime.streams import EventStream
 from errands.server import praisonai
 from errands.server.asgi import JSON_TYPE, ClientDisconnectedError, HttpExchange
-from errands.server.console_gate import ADMIN_PREFIX
+from errands.server.cards import CardForm
+from errands.server.console_gate import ADMIN_PREFIX, is_console_path
 from errands.server.dispatch import Dispatcher
 from errands.server.errors import client_error, error_headers
 from errands.server.large_work import LARGE_BODY
@@ -107,6 +109,9 @@ class A2AApp:
         elif (page := self._pages.get(path)) is not None:
             if await exchange.allows("GET", "HEAD"):
                 await page(exchange)
+        elif is_console_path(path):
+            if await exchange.allows("GET", "HEAD"):
+                await self._console(exchange, path)
         elif self._server.blob_pages is not None and (place := self._server.blob_pages.match(path)) is not None:
             if await exchange.allows(*place.methods):
                 await self._server.blob_pages.serve(exchange, place)
@@ -132,6 +137,19 @@ class A2AApp:
             raise MethodNotFoundError("This server does not sign its card")
         keys = {"keys": [key.public_jwk() for key in signer.keys]}
         await exchange.respond(200, encode(keys), headers=((b"cache-control", b"public, max-age=300"),))
+
+    async def _console(self, exchange: HttpExchange, path: str) -> None:
+        self._server.console.check(exchange)
+        card = self._server.cards.document(exchange, CardForm.V1_0).body
+        answer = console.answer(
+            path,
+            card=card,
+            accept_encoding=exchange.header(b"accept-encoding"),
+            if_none_match=exchange.header(b"if-none-match"),
+        )
+        if answer is None:
+            raise MethodNotFoundError(f"There is nothing at {exchange.method} {path[:200]}")
+        await exchange.respond(answer.status, answer.body, answer.media_type, answer.headers)
 
     async def _metrics(self, exchange: HttpExchange) -> None:
         if self._server.metrics_page is None:

@@ -31,6 +31,7 @@ from errands.policy.cel.values import Json
 from errands.policy.enforcement import TurnOverseer, ask_reviewer
 from errands.policy.records import Answered, AnyRecord, CapabilityBegan, Reason
 from errands.policy.run import Run
+from errands.policy.steps import Steps
 from errands.runtime.oversight import Admitted, Overseer
 from errands.runtime.turn import Ending, Turn
 
@@ -52,6 +53,10 @@ class ManifestOversight(AgentOversight):
 
     def overseer(self, turn: Turn) -> Overseer:
         return ManifestOverseer(self, turn)
+
+    def listed_steps(self) -> list[tuple[str, Steps]]:
+        """See `AgentOversight.listed_steps`; with the steps that the manifest has around its capabilities."""
+        return super().listed_steps() + [(ref, steps) for ref, steps in self.plan.own_steps() if steps.steps]
 
     async def repertoire(self) -> Repertoire:
         """Return all functions, which are discovered once. Raises `BrokenToolError`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -23,10 +23,15 @@ from errands.policy.document import NO_POLICY, CompiledPolicy, Rules, joined
 from errands.policy.enforcement import CapabilityRules
 from errands.policy.limits import Limits, stricter, with_defaults
 from errands.policy.records import FunctionCall
-from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, compile_steps
+from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, Steps, compile_steps
 from errands.policy.template import Template, compile_binding, compile_template
 
 logger = logging.getLogger(__name__)
+
+
+def own_steps(ref: str, capability: Capability, phase: Phase) -> Steps:
+    """Return the steps that a manifest has around the calls of a capability."""
+    return compile_steps(phase, getattr(capability, phase.value) or [], owner=f"capabilities.{ref}.")
 
 
 class Routine:
@@ -44,12 +49,8 @@ class Routine:
         self.bindings: dict[str, Template] = {
             name: compile_binding(scope, source) for name, source in function.bindings.items()
         }
-        owner = f"capabilities.{function.ref}."
         before_first, before, after = (
-            joined(
-                policy.steps(function.name, phase),
-                compile_steps(phase, getattr(capability, phase.value) or [], owner=owner),
-            )
+            joined(policy.steps(function.name, phase), own_steps(function.ref, capability, phase))
             for phase in CAPABILITY_PHASES
         )
         self.rules = CapabilityRules(
@@ -117,6 +118,12 @@ class Plan:
         }
         self.form_of_input = self.form(guardrails.before or [])
         self.form_of_output = self.form(guardrails.after or [], (), agent.exposes)
+
+    def own_steps(self) -> Iterator[tuple[str, Steps]]:
+        """Yield the steps that the manifest has around the calls of each capability."""
+        for ref, capability in self.agent.capabilities.items():
+            for phase in CAPABILITY_PHASES:
+                yield ref, own_steps(ref, capability, phase)
 
     def form(self, steps: Sequence[StepConfig], tools: Iterable[str] = (), *others: Any) -> str:
         """Return a digest of everything that decides and does something.

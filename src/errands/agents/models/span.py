@@ -11,6 +11,19 @@ from errands.agents.models.base import Answer, FunctionSaid, ModelError, ModelSa
 from errands.agents.models.completions import tools
 from errands.tracing import Tracer
 
+#: Providers that OpenTelemetry calls otherwise than any-llm does.
+_PROVIDERS = {
+    "azure": "azure.ai.inference",
+    "azureopenai": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "moonshot": "moonshot_ai",
+    "vertexai": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai",
+    "xai": "x_ai",
+}
+
 
 async def trace_answer(
     tracer: Tracer, question: Question, asked: Coroutine[Any, Any, Answer], conversation: str
@@ -20,7 +33,7 @@ async def trace_answer(
     span = tracer.span(
         "chat",
         name,
-        provider=provider or name,
+        provider=_PROVIDERS.get(provider, provider or name),
         agent=question.agent or None,
         conversation=conversation or None,
     )

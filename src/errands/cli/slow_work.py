@@ -9,7 +9,7 @@ from typing import Self
 
 from rich.status import Status
 
-from errands.cli.printing import err
+from errands.cli.printing import counted, err
 
 #: Seconds before anything is shown.
 PATIENCE = 2.0
@@ -18,8 +18,12 @@ PATIENCE = 2.0
 class SlowWork:
     """An asynchronous context manager around work that may take long; `advance` counts what is done."""
 
-    def __init__(self, doing: str, unit: str = "", *, patience: float = PATIENCE) -> None:
-        """`doing` is a word such as "Exporting", `unit` what is counted, in the plural."""
+    def __init__(self, doing: str, unit: str = "", *, prints: bool = False, patience: float = PATIENCE) -> None:
+        """`doing` is a word such as "Exporting", `unit` what is counted, such as "task".
+
+        Work that `prints` lines on stdout meanwhile shows no progress between them, if both go to a terminal.
+        """
+        self._is_shown = sys.stderr.isatty() and not (prints and sys.stdout.isatty())
         self._doing = doing
         self._unit = unit
         self._patience = patience
@@ -31,7 +35,7 @@ class SlowWork:
         self._count += count
 
     async def __aenter__(self) -> Self:
-        if sys.stderr.isatty():
+        if self._is_shown:
             self._shown = asyncio.create_task(self._show())
         return self
 
@@ -50,4 +54,4 @@ class SlowWork:
                 status.update(self._words())
 
     def _words(self) -> str:
-        return f"{self._doing}: {self._count} {self._unit}" if self._unit else f"{self._doing} …"
+        return f"{self._doing}: {counted(self._count, self._unit)}" if self._unit else f"{self._doing} …"

@@ -1,0 +1,167 @@
+"""What the console answers to GET: the page that is the same at every address, and the files that it loads.
+
+The page and its files are static. All that they show is fetched by scripts, from the operations of A2A and from the
+operator API, as the caller who has signed in. Addresses are relative, so the console works wherever it is mounted.
+
+What agents write is shown as text and never runs: the headers below allow scripts and styles of this folder only, no
+inline ones, no connection to another origin, and no HTML made from strings.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from functools import cache
+from html import escape
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import NamedTuple
+
+from errands.version import __version__
+
+Header = tuple[bytes, bytes]
+
+#: The files are below it. Every other path of the console has the page.
+STATIC = "/console/static/"
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob:",
+        "connect-src 'self'",
+        "font-src 'self'",
+        "form-action 'none'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+SAFETY_HEADERS: tuple[Header, ...] = (
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+
+_MEDIA_TYPES = {
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".json": b"application/json",
+    ".svg": b"image/svg+xml",
+}
+#: Licences and other texts.
+_PLAIN_TEXT = b"text/plain; charset=utf-8"
+#: Modules that every page needs. Without this list a browser would find them one after the other.
+_PRELOADED = ("vendor/preact.js", "api.js")
+
+_PAGE = """\
+<!doctype html>
+<html lang="en" data-root="{root}">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="errands-version" content="{version}">
+<title>{title}</title>
+<link rel="icon" href="{static}icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="{static}style.css">
+<link rel="stylesheet" href="{static}pages.css">
+{preloads}
+<script type="module" src="{static}app.js"></script>
+<script type="application/json" id="card">{card}</script>
+</head>
+<body>
+<div id="app"><p class="boot">Loading the console …</p></div>
+<noscript><p class="boot">The console needs JavaScript. The same can be done with the command line: errands --help</p></noscript>
+</body>
+</html>
+"""
+
+
+class ConsoleAnswer(NamedTuple):
+    """A response: HEAD has the same one, without its body."""
+
+    status: int
+    body: bytes
+    media_type: bytes
+    headers: tuple[Header, ...]
+
+
+class StaticFile(NamedTuple):
+    """A file as it is sent: as it is, and compressed once."""
+
+    content: bytes
+    compressed: bytes
+    media_type: bytes
+    etag: str
+
+
+@cache
+def static_files() -> dict[str, StaticFile]:
+    """Return the files of the console by their path below `static`; they are read once."""
+    found: dict[str, StaticFile] = {}
+
+    def collect(folder: Traversable, prefix: str) -> None:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                collect(entry, f"{prefix}{entry.name}/")
+                continue
+            content = entry.read_bytes()
+            _, dot, ending = entry.name.rpartition(".")
+            etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            media_type = _MEDIA_TYPES.get(dot + ending, _PLAIN_TEXT)
+            found[prefix + entry.name] = StaticFile(content, gzip.compress(content, 9, mtime=0), media_type, etag)
+
+    collect(files("errands.console").joinpath("static"), "")
+    return found
+
+
+def answer(path: str, *, card: bytes, accept_encoding: str = "", if_none_match: str = "") -> ConsoleAnswer | None:
+    """Return the answer to GET for a path of the console, None if there is no such file.
+
+    `card` is the agent's public card in JSON, which the page contains; the other arguments are headers of the request.
+    """
+    if not path.startswith(STATIC):
+        headers = (*SAFETY_HEADERS, (b"cache-control", b"no-store"))
+        return ConsoleAnswer(200, page(path, card), b"text/html; charset=utf-8", headers)
+    file = static_files().get(path.removeprefix(STATIC))
+    if file is None:
+        return None
+    headers = (
+        *SAFETY_HEADERS,
+        (b"etag", file.etag.encode()),
+        # Addresses have no versions, so browsers ask each time; usually the answer is 304.
+        (b"cache-control", b"no-cache"),
+        (b"vary", b"accept-encoding"),
+    )
+    known = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
+    if "*" in known or file.etag in known:
+        return ConsoleAnswer(304, b"", file.media_type, headers)
+    if _accepts_gzip(accept_encoding):
+        return ConsoleAnswer(200, file.compressed, file.media_type, (*headers, (b"content-encoding", b"gzip")))
+    return ConsoleAnswer(200, file.content, file.media_type, headers)
+
+
+def page(path: str, card: bytes) -> bytes:
+    """Return the page for a path below the mount point, from which its relative addresses lead back there."""
+    root = "../" * (path.count("/") - 1) or "./"
+    static = root + STATIC.removeprefix("/")
+    preloads = "\n".join(f'<link rel="modulepreload" href="{static}{name}">' for name in _PRELOADED)
+    # In JSON `<` only occurs in strings. Escaped, nothing in it can end the element.
+    shown = card.replace(b"<", b"\\u003c").decode()
+    return _PAGE.format(
+        root=root, static=static, preloads=preloads, title="errands", version=escape(__version__), card=shown
+    ).encode()
+
+
+def _accepts_gzip(accept_encoding: str) -> bool:
+    for coding in accept_encoding.split(","):
+        name, _, weight = coding.strip().partition(";")
+        if name.strip() == "gzip":
+            return weight.strip().replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False

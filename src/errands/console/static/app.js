@@ -1,0 +1,360 @@
+/**
+ * The frame of the console: addresses, navigation, sign-in, keys and themes.
+ *
+ * How a page is added: write a module with
+ *
+ *     export function page({ params, query, me }) { … }    // returns vnodes; hooks may be used
+ *
+ * and a row in `PAGES`. `params` are the parts of the address that begin with a colon, `query` is an object of the
+ * values behind "?", and `me` is what `GET /admin/me` says about the caller, null where there is no operator API. The
+ * module is loaded when the page is opened first. Everything of preact comes from one file:
+ *
+ *     import { html, useEffect, useState } from "./vendor/preact.js";
+ *     import { Link, go, useKeys, useQuery, useTitle } from "./app.js";
+ *     import { get, post, call, ApiError } from "./api.js";
+ *     import { follow } from "./stream.js";
+ *     import { Json, Parts } from "./parts.js";
+ *
+ * Addresses in `go` and `Link` are below the console, such as "tasks?view=failed", or below the mount point if they
+ * begin with a slash, such as "/chat". What agents and clients have written goes into vnodes as text, never as HTML,
+ * and never as an object whose fields become attributes.
+ */
+
+import { card, get, isSignedIn, onSignIn, root, signIn, signInWays, version } from "./api.js";
+import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useReducer, useRef, useState } from "./vendor/preact.js";
+
+const chat = () => import("./chat.js");
+
+/** Every page: its address below the mount point, its module, and where it stands in the navigation. */
+const PAGES = [
+  { path: "console", load: () => import("./overview.js"), title: "Overview", icon: "home", key: "h" },
+  { path: "chat", load: chat, title: "Chat", icon: "chat", key: "c" },
+  { path: "chat/:context", load: chat, parent: "chat" },
+  { path: "console/tasks", load: () => import("./tasks.js"), title: "Tasks", icon: "list", key: "t" },
+  { path: "console/tasks/:id", load: () => import("./task.js"), parent: "console/tasks" },
+  { path: "console/reviews", load: () => import("./reviews.js"), title: "Reviews", icon: "review", key: "r" },
+  { path: "console/agent", load: () => import("./agent.js"), title: "Agent", icon: "agent", key: "a" },
+  { path: "console/ops", load: () => import("./ops.js"), title: "Operations", icon: "chart", key: "o" },
+];
+
+/** Shapes of the navigation, in a field of 24 by 24. */
+const ICONS = {
+  home: "M4 11l8-7 8 7M6 9.5V20h12V9.5",
+  chat: "M4 5h16v11H9l-5 4z",
+  list: "M9 6h11M9 12h11M9 18h11M4.5 6h.01M4.5 12h.01M4.5 18h.01",
+  review: "M12 3l7 3v5c0 5-3 8-7 10-4-2-7-5-7-10V6zM9 12l2 2 4-4",
+  agent: "M6 8h12v10H6zM12 8V4M9.5 12.5v1M14.5 12.5v1M3 12v3M21 12v3",
+  chart: "M4 20V4M4 20h16M8 16v-4M12 16V8M16 16v-6",
+  more: "M12 8v5M12 16.5v.01M12 21a9 9 0 110-18 9 9 0 010 18",
+  sun: "M12 8a4 4 0 100 8 4 4 0 000-8M12 2v2M12 20v2M4.9 4.9l1.4 1.4M17.7 17.7l1.4 1.4M2 12h2M20 12h2M4.9 19.1l1.4-1.4M17.7 6.3l1.4-1.4",
+};
+
+export function Icon({ name }) {
+  return html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true" focusable="false"><path d=${ICONS[name] ?? ""} /></svg>`;
+}
+
+// Addresses
+
+const base = new URL(root).pathname;
+const watchers = new Set();
+
+/** Return the address of a place in the console for links. */
+export function href(to) {
+  const path = to.startsWith("/") ? to.slice(1) : to === "" ? "console" : to.startsWith("?") ? `${here().path}${to}` : `console/${to}`;
+  return base + path;
+}
+
+/** Open a place. With `replace`, the back button skips the present one. */
+export function go(to, { replace = false } = {}) {
+  history[replace ? "replaceState" : "pushState"](null, "", href(to));
+  watchers.forEach((watch) => watch());
+}
+
+function here() {
+  const path = location.pathname.startsWith(base) ? location.pathname.slice(base.length) : "";
+  return { path: path.replace(/\/+$/, ""), query: Object.fromEntries(new URLSearchParams(location.search)) };
+}
+
+function route(path) {
+  const parts = path.split("/");
+  for (const row of PAGES) {
+    const names = row.path.split("/");
+    if (names.length !== parts.length) continue;
+    if (!names.every((name, index) => name.startsWith(":") ? parts[index] : name === parts[index])) continue;
+    const params = {};
+    try {
+      names.forEach((name, index) => { if (name.startsWith(":")) params[name.slice(1)] = decodeURIComponent(parts[index]); });
+    } catch {
+      return null;
+    }
+    return { row, params };
+  }
+  return null;
+}
+
+/** A link to a place in the console; it opens without loading the page again. */
+export function Link({ to, children, ...rest }) {
+  return html`<a href=${href(to)} ...${rest}>${children}</a>`;
+}
+
+function onClick(event) {
+  const link = event.target.closest?.("a[href]");
+  const isPlain = event.button === 0 && !event.defaultPrevented && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
+  if (!link || !isPlain || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
+  const path = link.pathname.slice(base.length);
+  if (!link.pathname.startsWith(base) || !/^(console|chat)(\/|$)/.test(path) || path.startsWith("console/static/")) return;
+  event.preventDefault();
+  if (link.href === location.href) return;
+  go(`/${path}${link.search}`);
+}
+
+/** Return the values behind "?" and a function that changes some of them; an empty value removes one. */
+export function useQuery() {
+  const { query } = here();
+  const set = (changes, { push = false } = {}) => {
+    const next = new URLSearchParams(location.search);
+    for (const [name, value] of Object.entries(changes)) {
+      if (value === "" || value === null || value === undefined) next.delete(name);
+      else next.set(name, value);
+    }
+    const text = next.toString();
+    history[push ? "pushState" : "replaceState"](null, "", location.pathname + (text ? `?${text}` : ""));
+    watchers.forEach((watch) => watch());
+  };
+  return [query, set];
+}
+
+/** Set the title of the tab. */
+export function useTitle(title) {
+  useEffect(() => { document.title = title ? `${title} · ${card.name}` : card.name; }, [title]);
+}
+
+// Keys
+
+const tables = [];
+let isKeyed = stored("errands-keys") !== "off";
+
+/** Keys that are not letters, as the help shows them, and what the keys of a page usually do. */
+const MEANINGS = {
+  j: "Next row", k: "Previous row", Enter: "Open", o: "Expand", e: "Next problem", E: "Previous problem", f: "Follow",
+  x: "Select", ".": "Actions", a: "Approve", d: "Deny", "/": "Search", Escape: "Close",
+};
+
+/**
+ * Handle keys while the page is shown: `{j: () => …}`, or `{j: {does: "Next row", run: () => …}}` for the help.
+ *
+ * Keys are ignored while someone types, and when single keys are switched off.
+ */
+export function useKeys(table) {
+  const latest = useRef(table);
+  latest.current = table;
+  useEffect(() => {
+    tables.push(latest);
+    return () => { tables.splice(tables.indexOf(latest), 1); };
+  }, []);
+}
+
+let pending = "";
+
+function onKey(event) {
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  const isTyping = event.target.closest?.("input:not([type=checkbox]):not([type=radio]):not([type=range]), textarea, select, [contenteditable]");
+  if (isTyping && event.key !== "Escape") return;
+  if (document.querySelector("dialog[open]")) return;
+  if (!isKeyed && event.key !== "Escape") return;
+  // A focused button or link has the keys Enter and Space itself.
+  if ((event.key === "Enter" || event.key === " ") && event.target.closest?.("button, a, summary, input")) return;
+  if (pending === "g") {
+    pending = "";
+    const row = PAGES.find((one) => one.key === event.key);
+    if (row) { event.preventDefault(); go(`/${row.path}`); }
+    return;
+  }
+  if (event.key === "g") { pending = "g"; setTimeout(() => { pending = ""; }, 1500); return; }
+  for (const table of tables.toReversed()) {
+    const found = Object.hasOwn(table.current, event.key) ? table.current[event.key] : null;
+    if (!found) continue;
+    event.preventDefault();
+    (found.run ?? found)(event);
+    return;
+  }
+}
+
+function KeyHelp({ close }) {
+  const dialog = useRef(null);
+  const [on, setOn] = useState(isKeyed);
+  useLayoutEffect(() => { dialog.current.showModal(); }, []);
+  const own = tables.flatMap((table) => Object.entries(table.current)).map(([key, found]) => [key, found.does ?? MEANINGS[key] ?? ""]);
+  const rows = [
+    ...PAGES.filter((row) => row.key).map((row) => [`g ${row.key}`, row.title]),
+    ...own.filter(([, does]) => does),
+  ];
+  return html`
+    <dialog ref=${dialog} class="keys" aria-labelledby="keys-title" onClose=${close} onClick=${(event) => { if (event.target === dialog.current) close(); }}>
+      <header class="dialog-head"><h2 id="keys-title">Keys</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button></header>
+      <dl>${rows.map(([key, does]) => html`<div><dt>${key.split(" ").map((one) => html`<kbd>${one}</kbd>`)}</dt><dd>${does}</dd></div>`)}</dl>
+      <label class="check"><input type="checkbox" checked=${on} onChange=${(event) => {
+        isKeyed = event.target.checked;
+        store("errands-keys", isKeyed ? "" : "off");
+        setOn(isKeyed);
+      }} /> Single keys are on</label>
+    </dialog>`;
+}
+
+// What the browser remembers
+
+function stored(name) {
+  try { return localStorage.getItem(name) ?? ""; } catch { return ""; }
+}
+
+function store(name, value) {
+  try {
+    if (value) localStorage.setItem(name, value);
+    else localStorage.removeItem(name);
+  } catch { /* A browser may forbid storage. */ }
+}
+
+const THEMES = { "": "System theme", light: "Light theme", dark: "Dark theme" };
+
+function useTheme() {
+  const [theme, setTheme] = useState(stored("errands-theme"));
+  useLayoutEffect(() => {
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    store("errands-theme", theme);
+  }, [theme]);
+  const names = Object.keys(THEMES);
+  return [theme, () => setTheme(names[(names.indexOf(theme) + 1) % names.length])];
+}
+
+// Signing in
+
+function SignIn({ close, canClose }) {
+  const dialog = useRef(null);
+  const ways = signInWays();
+  const [chosen, setChosen] = useState(ways[0].id);
+  const [values, setValues] = useState(["", ""]);
+  const [remember, setRemember] = useState(false);
+  const way = ways.find((one) => one.id === chosen) ?? ways[0];
+  useLayoutEffect(() => { dialog.current.showModal(); }, []);
+  const submit = (event) => {
+    event.preventDefault();
+    const given = way.fields.map((_, index) => values[index].trim());
+    if (given.some((value) => !value)) return;
+    signIn(way.read(given), remember);
+    close();
+  };
+  return html`
+    <dialog ref=${dialog} class="sign-in" aria-labelledby="sign-in-title" onCancel=${(event) => { if (!canClose) event.preventDefault(); }} onClose=${close}>
+      <form onSubmit=${submit}>
+        <h2 id="sign-in-title">Sign in to ${card.name}</h2>
+        ${ways.length > 1 && html`
+          <fieldset class="chips"><legend class="visually-hidden">How to sign in</legend>
+            ${ways.map((one) => html`<label class="chip"><input type="radio" name="way" value=${one.id} checked=${one.id === way.id} onChange=${() => setChosen(one.id)} />${one.label}</label>`)}
+          </fieldset>`}
+        ${way.fields.map((field, index) => html`
+          <label class="field" key=${field}><span>${field}</span>
+            <input type=${field === "User name" ? "text" : "password"} autocomplete="off" spellcheck="false" autofocus=${index === 0}
+              value=${values[index]} onInput=${(event) => setValues(values.map((value, at) => (at === index ? event.target.value : value)))} /></label>`)}
+        <p class="muted">${way.hint}</p>
+        <label class="check"><input type="checkbox" checked=${remember} onChange=${(event) => setRemember(event.target.checked)} /> Remember it in this tab</label>
+        <div class="dialog-buttons">
+          ${canClose && html`<button type="button" onClick=${close}>Cancel</button>`}
+          <button type="submit" class="primary">Sign in</button>
+        </div>
+      </form>
+    </dialog>`;
+}
+
+// The frame
+
+function App() {
+  const [, redraw] = useReducer((count) => count + 1, 0);
+  const [me, setMe] = useState(undefined);
+  const [asked, setAsked] = useState("");
+  const [helped, setHelped] = useState(false);
+  const [epoch, setEpoch] = useState(0);
+  const [theme, nextTheme] = useTheme();
+  const { path, query } = here();
+  const found = route(path);
+  const current = found?.row.parent ?? found?.row.path;
+
+  useEffect(() => {
+    watchers.add(redraw);
+    window.addEventListener("popstate", redraw);
+    document.addEventListener("click", onClick);
+    document.addEventListener("keydown", onKey);
+    return onSignIn((isWanted) => {
+      if (isWanted) { setAsked("needed"); return; }
+      setEpoch((count) => count + 1);
+    });
+  }, []);
+  useEffect(() => {
+    let isOld = false;
+    get("admin/me").then(
+      (value) => { if (!isOld) setMe(value); },
+      () => { if (!isOld) setMe(null); },
+    );
+    return () => { isOld = true; };
+  }, [epoch]);
+  useKeys({ "?": { does: "This help", run: () => setHelped(true) } });
+
+  const who = me?.authenticated ? me.owner : "";
+  return html`
+    <a class="skip" href="#main">Skip to the content</a>
+    <div class=${`frame at-${current?.split("/").pop() ?? "nowhere"}`}>
+      <nav class="rail" aria-label="Pages">
+        <${Link} to="" class="brand"><svg class="brand-mark" viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="8" /><path d="M9 10h14M9 16h9M9 22h14" /></svg><span class="brand-name">${card.name}</span></${Link}>
+        <ul>
+          ${PAGES.filter((row) => row.title).map((row) => html`
+            <li><${Link} to=${`/${row.path}`} class="rail-link" aria-current=${row.path === current ? "page" : undefined} title=${`${row.title} (g ${row.key})`}>
+              <${Icon} name=${row.icon} /><span>${row.title}</span></${Link}></li>`)}
+        </ul>
+        <div class="rail-foot">
+          ${(who || isSignedIn()) && html`<p class="who" title=${who}>${who || "Signed in"}</p>`}
+          ${isSignedIn()
+            ? html`<button type="button" class="quiet" onClick=${() => signIn(null)}>Sign out</button>`
+            : Object.keys(card.securitySchemes ?? {}).length > 0 && html`<button type="button" class="quiet" onClick=${() => setAsked("offered")}>Sign in</button>`}
+          <button type="button" class="quiet" onClick=${nextTheme}>${THEMES[theme]}</button>
+          <button type="button" class="quiet" onClick=${() => setHelped(true)}>Keys <kbd>?</kbd></button>
+          <p class="version">errands ${version}</p>
+        </div>
+      </nav>
+      <main id="main" tabindex="-1">
+        ${me === undefined
+          ? html`<p class="muted boot" role="status">Loading …</p>`
+          : found === null
+            ? html`<div class="page"><h1>Not found</h1><p>There is no page at this address. <${Link} to="">Go to the overview</${Link}></p></div>`
+            : html`<${Page} key=${`${current} ${epoch}`} row=${found.row} params=${found.params} query=${query} me=${me} />`}
+      </main>
+    </div>
+    ${asked !== "" && html`<${SignIn} canClose=${asked === "offered"} close=${() => setAsked("")} />`}
+    ${helped && html`<${KeyHelp} close=${() => setHelped(false)} />`}`;
+}
+
+const modules = new Map();
+
+/** A page whose module is loaded when it is opened. A crash of a page stays in the page. */
+function Page({ row, ...props }) {
+  const [, redraw] = useReducer((count) => count + 1, 0);
+  const [failure, setFailure] = useState(null);
+  const [crash, recover] = useErrorBoundary((error) => console.error(error));
+  const loaded = modules.get(row.load);
+  // Before the effects of the page itself, which may set another title.
+  useLayoutEffect(() => { document.title = row.title ? `${row.title} · ${card.name}` : card.name; }, [row]);
+  useEffect(() => {
+    setFailure(null);
+    if (!loaded) row.load().then((module) => { modules.set(row.load, module); redraw(); }, setFailure);
+  }, [row]);
+  if (crash) {
+    return html`<div class="page"><h1>${row.title ?? "This page"}</h1><div class="failure" role="alert"><p>This page has crashed: ${String(crash.message ?? crash)}</p><p><button type="button" onClick=${recover}>Show it again</button></p></div></div>`;
+  }
+  if (failure) {
+    return html`<div class="page"><h1>${row.title ?? "This page"}</h1><div class="failure" role="alert"><p>This page could not be loaded. ${String(failure.message)}</p></div></div>`;
+  }
+  if (!loaded) return html`<p class="muted boot" role="status">Loading …</p>`;
+  return html`<${loaded.page} ...${props} />`;
+}
+
+document.getElementById("app").replaceChildren();
+render(html`<${App} />`, document.getElementById("app"));

@@ -1,0 +1,249 @@
+/**
+ * Showing what agents and clients send: texts, JSON and files. Nothing here trusts its content.
+ *
+ * Texts become text nodes. Images are shown only if their first bytes are those of a PNG, JPEG, GIF or WebP, from memory
+ * (`blob:`) and never from another server. Everything else is offered as a download with a neutral type.
+ */
+
+import { isSignedIn, request, root } from "./api.js";
+import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
+
+/** Images with more bytes are only offered as a download. */
+const LARGEST_IMAGE = 10_000_000;
+/** Texts with more characters are shown as plain text until someone asks for more. */
+const LONGEST_TEXT = 200_000;
+/** Members of an object or a list that are shown at first. */
+const SHOWN_MEMBERS = 100;
+
+// Invisible characters
+
+/** Control characters, and those that change the direction of a text or take no space. */
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\u3164\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
+
+/** Return a text in which characters that cannot be seen are written as their code, such as ‹U+202E›. */
+export function visible(text) {
+  return String(text).replace(HIDDEN, (character) => `‹U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}›`);
+}
+
+/** Return a file name without folders and without characters that cannot be seen. */
+export function fileName(name, fallback = "file") {
+  const clean = String(name ?? "").replace(HIDDEN, "").replace(/[\\/:*?"<>|]/g, "_").trim().replace(/^\.+/, "");
+  return clean.slice(0, 150) || fallback;
+}
+
+/** Return a number of bytes in words. */
+export function fileSize(bytes) {
+  if (bytes < 1000) return `${bytes} B`;
+  if (bytes < 1_000_000) return `${(bytes / 1000).toFixed(bytes < 10_000 ? 1 : 0)} kB`;
+  return `${(bytes / 1_000_000).toFixed(1)} MB`;
+}
+
+// Parts
+
+/** The parts of a message or an artifact. `isOpen` says that more text may follow. */
+export function Parts({ parts, isOpen = false }) {
+  return html`<div class="parts">${(parts ?? []).map((part, index) => html`<${Part} key=${index} part=${part} isOpen=${isOpen && index === parts.length - 1} />`)}</div>`;
+}
+
+export function Part({ part, isOpen = false }) {
+  if (typeof part?.text === "string") return html`<${Text} text=${part.text} mediaType=${part.mediaType} isOpen=${isOpen} />`;
+  if (typeof part?.raw === "string") return html`<${InlineFile} part=${part} />`;
+  if (typeof part?.url === "string") return html`<${LinkedFile} part=${part} />`;
+  if (part && "data" in part) return html`<${Json} value=${part.data} label=${part.filename ?? part.mediaType} />`;
+  return html`<p class="muted">A part without content.</p>`;
+}
+
+// Text
+
+let markdown = null;
+const whenLoaded = () => import("./markdown.js").then((module) => { markdown = module; });
+
+/** A text, read as Markdown unless its type says otherwise. While it is open, its last block may still change. */
+export function Text({ text, mediaType = "", isOpen = false }) {
+  const [isWhole, setWhole] = useState(false);
+  const [, setLoaded] = useState(markdown !== null);
+  const isLong = text.length > LONGEST_TEXT && !isWhole;
+  const isPlain = isLong || (mediaType !== "" && !/^text\/(markdown|x-markdown)\b/i.test(mediaType) && !/^text\/plain\b/i.test(mediaType));
+  useEffect(() => { if (!isPlain && markdown === null) whenLoaded().then(() => setLoaded(true), () => {}); }, [isPlain]);
+  if (isLong) {
+    return html`
+      <pre class="plain-text" tabindex="0">${text.slice(0, LONGEST_TEXT)}</pre>
+      <p class="muted">${(text.length - LONGEST_TEXT).toLocaleString("en")} more characters.
+        ${" "}<button type="button" class="small" onClick=${() => setWhole(true)}>Show everything</button></p>`;
+  }
+  if (isPlain) return html`<pre class="plain-text" tabindex="0">${text}</pre>`;
+  if (markdown === null) return html`<p class="pre">${text}</p>`;
+  return html`<${markdown.Markdown} text=${text} isOpen=${isOpen} />`;
+}
+
+/** A button that copies a text. `text` may be a function that returns it. */
+export function Copy({ text, label = "Copy" }) {
+  const [done, setDone] = useState("");
+  const copy = async () => {
+    try {
+      await copyText(typeof text === "function" ? await text() : text);
+      setDone("Copied");
+    } catch {
+      setDone("Not copied");
+    }
+    setTimeout(() => setDone(""), 2000);
+  };
+  return html`<button type="button" class="small quiet copy" onClick=${copy}><span aria-live="polite">${done || label}</span></button>`;
+}
+
+/** Put a text on the clipboard, also on pages that came over plain HTTP from another machine. */
+export async function copyText(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = document.createElement("textarea");
+  area.value = text;
+  area.className = "visually-hidden";
+  document.body.append(area);
+  area.select();
+  const isCopied = document.execCommand("copy");
+  area.remove();
+  if (!isCopied) throw new Error("The browser did not allow it.");
+}
+
+// JSON
+
+/** A JSON value as a tree whose branches open and close. */
+export function Json({ value, label = "" }) {
+  const isBranch = value !== null && typeof value === "object";
+  return html`
+    <div class="json">
+      <div class="json-head">${label ? html`<span class="muted">${visible(label)}</span>` : html`<span></span>`}<${Copy} text=${() => JSON.stringify(value, null, 2)} /></div>
+      <div class="json-tree" role="group" aria-label="JSON">${isBranch ? html`<${Branch} value=${value} depth=${0} />` : html`<${Leaf} value=${value} />`}</div>
+    </div>`;
+}
+
+function Leaf({ value }) {
+  if (typeof value === "string") {
+    return html`<span class="json-string">${JSON.stringify(value.length > 5000 ? `${value.slice(0, 5000)}…` : value).replace(HIDDEN, (found) => visible(found))}</span>`;
+  }
+  return html`<span class=${value === null ? "json-null" : `json-${typeof value}`}>${String(value)}</span>`;
+}
+
+function Branch({ value, depth, name = null, isLast = true }) {
+  const isList = Array.isArray(value);
+  const entries = isList ? value.map((item, index) => [index, item]) : Object.entries(value);
+  const [isOpen, setOpen] = useState(depth < 2 || (depth < 4 && entries.length <= 3));
+  const [shown, setShown] = useState(SHOWN_MEMBERS);
+  const [first, last] = isList ? "[]" : "{}";
+  const key = name === null ? "" : html`<span class="json-key">${visible(JSON.stringify(name))}</span>: `;
+  if (entries.length === 0) return html`<div class="json-row">${key}${first}${last}${isLast ? "" : ","}</div>`;
+  const count = `${entries.length} ${isList ? (entries.length === 1 ? "item" : "items") : entries.length === 1 ? "field" : "fields"}`;
+  return html`
+    <div class="json-branch">
+      <button type="button" class="json-toggle" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${key}${first}${isOpen ? "" : html` <span class="muted">${count}</span> ${last}${isLast ? "" : ","}`}</button>
+      ${isOpen && html`
+        <div class="json-members">
+          ${entries.slice(0, shown).map(([member, item], index) => {
+            const isEnd = index === entries.length - 1;
+            return item !== null && typeof item === "object"
+              ? html`<${Branch} key=${member} value=${item} depth=${depth + 1} name=${isList ? null : member} isLast=${isEnd} />`
+              : html`<div class="json-row" key=${member}>${!isList && html`<span class="json-key">${visible(JSON.stringify(member))}</span>: `}<${Leaf} value=${item} />${isEnd ? "" : ","}</div>`;
+          })}
+          ${entries.length > shown && html`<button type="button" class="small" onClick=${() => setShown(shown + 10 * SHOWN_MEMBERS)}>${entries.length - shown} more</button>`}
+        </div>
+        <div class="json-row">${last}${isLast ? "" : ","}</div>`}
+    </div>`;
+}
+
+// Files
+
+/** The types of images that are shown, by their first bytes. */
+const SIGNATURES = [
+  ["image/png", [0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]],
+  ["image/jpeg", [0xff, 0xd8, 0xff]],
+  ["image/gif", [0x47, 0x49, 0x46, 0x38]],
+  ["image/webp", [0x52, 0x49, 0x46, 0x46, -1, -1, -1, -1, 0x57, 0x45, 0x42, 0x50]],
+];
+
+/** Return the type of an image by its first bytes, "" for everything else, SVG included. */
+export function imageType(bytes) {
+  const found = SIGNATURES.find(([, signature]) => signature.every((byte, index) => byte < 0 || bytes[index] === byte));
+  return found ? found[0] : "";
+}
+
+/** Return the bytes of a text in base64, null if it is not valid. */
+export function fromBase64(text) {
+  try {
+    const binary = atob(text.replaceAll("-", "+").replaceAll("_", "/"));
+    return Uint8Array.from(binary, (character) => character.charCodeAt(0));
+  } catch {
+    return null;
+  }
+}
+
+/** Return the address of a blob while it is shown. */
+function useBlobAddress(bytes, type) {
+  const address = useMemo(() => (bytes ? URL.createObjectURL(new Blob([bytes], { type })) : ""), [bytes, type]);
+  useEffect(() => () => { if (address) URL.revokeObjectURL(address); }, [address]);
+  return address;
+}
+
+export function InlineFile({ part }) {
+  const bytes = useMemo(() => fromBase64(part.raw), [part.raw]);
+  if (bytes === null) return html`<${FileCard} name=${part.filename} about="damaged: it is not valid base64" />`;
+  return html`<${Bytes} bytes=${bytes} name=${part.filename} mediaType=${part.mediaType} />`;
+}
+
+/** Bytes of a file: an image is shown, everything can be saved. */
+function Bytes({ bytes, name, mediaType }) {
+  const image = bytes.length <= LARGEST_IMAGE ? imageType(bytes) : "";
+  const address = useBlobAddress(bytes, image || "application/octet-stream");
+  const [isBroken, setBroken] = useState(false);
+  const label = fileName(name, image ? `image.${image.slice(6)}` : "file");
+  const about = [mediaType && visible(mediaType), fileSize(bytes.length)].filter(Boolean).join(" · ");
+  return html`
+    ${image && !isBroken && html`<img class="picture" src=${address} alt=${label} onError=${() => setBroken(true)} />`}
+    <${FileCard} name=${name} fallback=${label} about=${about}><a class="button small" href=${address} download=${label}>Save</a></${FileCard}>`;
+}
+
+function FileCard({ name, fallback = "file", about, children }) {
+  return html`
+    <div class="file"><svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d="M7 3h7l5 5v13H7zM14 3v5h5" /></svg>
+      <span class="file-words"><b>${fileName(name, fallback)}</b><span class="muted">${about}</span></span>${children}</div>`;
+}
+
+/** A file at an address. Files of this server are loaded when someone asks; others are only linked. */
+export function LinkedFile({ part }) {
+  const [state, setState] = useState({});
+  const address = readAddress(part.url);
+  if (address === null) return html`<${FileCard} name=${part.filename} about=${`an address that is not opened: ${visible(part.url).slice(0, 200)}`} />`;
+  const path = blobPath(address);
+  if (path === null) {
+    return html`<${FileCard} name=${part.filename} fallback=${address.pathname.split("/").pop()} about=${`${part.mediaType ? `${visible(part.mediaType)} · ` : ""}at ${address.host}`}>
+      <a class="button small" href=${address.href} target="_blank" rel="noopener noreferrer nofollow">Open ↗</a></${FileCard}>`;
+  }
+  if (state.bytes) return html`<${Bytes} bytes=${state.bytes} name=${part.filename} mediaType=${part.mediaType} />`;
+  const load = async () => {
+    setState({ isLoading: true });
+    try {
+      setState({ bytes: new Uint8Array(await (await request(path)).arrayBuffer()) });
+    } catch (error) {
+      setState({ error });
+    }
+  };
+  const isImage = /^image\//i.test(part.mediaType ?? "");
+  return html`
+    <${FileCard} name=${part.filename} about=${state.error ? state.error.message : [part.mediaType && visible(part.mediaType), "kept by this server"].filter(Boolean).join(" · ")}>
+      ${(isImage || isSignedIn()) && html`<button type="button" class="small" disabled=${state.isLoading} onClick=${load}>${state.isLoading ? "Loading …" : isImage ? "Show" : "Load"}</button>`}
+      ${!isSignedIn() && html`<a class="button small" href=${address.href} download=${fileName(part.filename)}>Save</a>`}
+    </${FileCard}>`;
+}
+
+/** Return an address that a link may have, null for scripts, data and everything else that is not a place. */
+export function readAddress(text) {
+  try {
+    const address = new URL(text);
+    return address.protocol === "https:" || address.protocol === "http:" ? address : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Return the path of a file of this server below the mount point, null for other addresses. */
+function blobPath(address) {
+  return address.href.startsWith(root) && address.href.slice(root.length).includes("blobs/") ? address.href.slice(root.length) : null;
+}

@@ -1,0 +1,77 @@
+/**
+ * Lists that mount only the rows near the screen.
+ *
+ * A row has the usual height until it is measured, so a row may grow when it is opened. What is not mounted is a spacer
+ * of the same height, so the scroll bar and the anchors of the page stay true.
+ */
+
+import { useLayoutEffect, useReducer, useRef } from "./vendor/preact.js";
+
+/** Lists with up to so many rows are mounted as a whole: the browser can search them. */
+const WHOLE = 100;
+/** How many pixels above and below the screen are mounted as well. */
+const MARGIN = 400;
+
+/**
+ * Return the rows to mount: `{ref, first, last, before, after, measure}`.
+ *
+ * `ref` belongs to the element whose rows these are (a tbody or a list). `before` and `after` are the heights of the
+ * spacers, and `measure(index)` is the ref of a row that may have another height than `usual`.
+ */
+export function useWindowed(count, usual, keyOf = (index) => index) {
+  const ref = useRef(null);
+  const heights = useRef(new Map());
+  const view = useRef({ top: 0, bottom: 1200 });
+  const [, redraw] = useReducer((value) => value + 1, 0);
+
+  useLayoutEffect(() => {
+    let frame = 0;
+    const look = () => {
+      frame = 0;
+      if (!ref.current) return;
+      const top = -ref.current.getBoundingClientRect().top;
+      const bottom = top + window.innerHeight;
+      const moved = Math.abs(top - view.current.top) > MARGIN / 2 || Math.abs(bottom - view.current.bottom) > MARGIN / 2;
+      if (!moved) return;
+      view.current = { top, bottom };
+      redraw();
+    };
+    const later = () => { frame ||= requestAnimationFrame(look); };
+    look();
+    // Captured, because the list may be inside of an element that scrolls by itself.
+    window.addEventListener("scroll", later, { capture: true, passive: true });
+    window.addEventListener("resize", later);
+    return () => {
+      cancelAnimationFrame(frame);
+      window.removeEventListener("scroll", later, { capture: true });
+      window.removeEventListener("resize", later);
+    };
+  }, []);
+
+  const heightOf = (index) => heights.current.get(keyOf(index)) ?? usual;
+  let before = 0, first = 0;
+  while (count > WHOLE && first < count && before + heightOf(first) < view.current.top - MARGIN) before += heightOf(first++);
+  let last = first, mounted = before;
+  while (last < count && (count <= WHOLE || mounted < view.current.bottom + MARGIN)) mounted += heightOf(last++);
+  let after = 0;
+  for (let index = last; index < count; index++) after += heightOf(index);
+
+  const measure = (index) => (element) => {
+    if (!element) return;
+    const key = keyOf(index), height = element.offsetHeight;
+    if (height && Math.abs(height - heightOf(index)) > 1) {
+      heights.current.set(key, height);
+      requestAnimationFrame(redraw);
+    }
+  };
+  /** Scroll until the row is visible. */
+  const show = (index) => {
+    if (!ref.current || index < 0) return;
+    let top = ref.current.getBoundingClientRect().top;
+    for (let at = 0; at < index; at++) top += heightOf(at);
+    if (top < 120 || top + heightOf(index) > window.innerHeight - 80) {
+      window.scrollBy({ top: top - window.innerHeight / 3, behavior: "instant" });
+    }
+  };
+  return { ref, first, last, before, after, measure, show };
+}
