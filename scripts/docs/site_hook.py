@@ -40,8 +40,6 @@ FOLDERS = {
     "deploy": ("project/deploy.md", "Deployment files", "[Scaling](../scaling.md#deploying) explains them."),
     "examples/support-agent": ("examples/support-agent-files.md", "The files of the support agent", ""),
 }
-#: Pages that the navigation has a place for before they are written. Until then it leaves them out.
-PLANNED = {"console.md", "metrics.md", "operator-api.md", "telemetry.md"}
 _SHOWN = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".md": "", "": "docker"}
 _MARKDOWN_LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(#[^)\s]*)?\)")
 #: Pages that are about other packages, whose names may be the same as ours.
@@ -228,22 +226,6 @@ def _is_missing_member(name: str) -> bool:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Show the version of the package, and leave planned pages out of the navigation."""
-    if config.nav is not None:
-        config.nav = _without({page for page in PLANNED if not (Path(config.docs_dir) / page).exists()}, config.nav)
+    """Show the version of the package."""
     config.copyright = f"errands {errands.__version__}, Apache-2.0"
     return config
-
-
-def _without(missing: set[str], entries: list[Any]) -> list[Any]:
-    kept: list[Any] = []
-    for entry in entries:
-        if isinstance(entry, dict):
-            [(title, inner)] = entry.items()
-            if isinstance(inner, list):
-                kept.append({title: _without(missing, inner)})
-            elif inner not in missing:
-                kept.append(entry)
-        elif entry not in missing:
-            kept.append(entry)
-    return kept
