@@ -29,7 +29,7 @@ def tables(text: str) -> list[Table]:
 
 
 def code(cell: str) -> str:
-    """Return what stands in backticks."""
+    """Return the text in backticks."""
     found = re.search(r"`([^`]+)`", cell)
     return found[1] if found else cell
 

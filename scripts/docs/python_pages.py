@@ -70,7 +70,7 @@ TOPICS = {
     ),
     "model": Topic(
         "Tasks, messages and events",
-        "The objects of A2A 1.0; its [specification](https://a2a-protocol.org) says what their fields mean.",
+        "The objects of A2A 1.0, as its [specification](https://a2a-protocol.org) has them.",
         ("errands.model",),
     ),
     "agents": Topic(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from errands import __version__
 from tests.docs.pages import ROOT
 
 #: The arguments of MkDocs in `make docs`.
@@ -72,6 +73,10 @@ def test_the_search_finds_the_reference_and_works_from_files(site: Path) -> None
     assert {"TaskContext", "errands serve", "SendMessage", "An agent in five minutes"} <= titles
     # A page that was opened from a folder may not fetch: the index is a script, too.
     assert (site / "search" / "search_index.js").is_file()
+
+
+def test_the_site_says_which_version_it_is_about(site: Path) -> None:
+    assert f"errands {__version__}, Apache-2.0" in (site / "index.html").read_text()
 
 
 def test_a_name_in_a_text_leads_to_the_reference(site: Path) -> None:
