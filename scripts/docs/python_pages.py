@@ -28,7 +28,7 @@ from markdown_tables import code, tables
 import errands
 
 DOCS = Path(__file__).parents[2] / "docs"
-#: The modules for programs. A value with several names is described under its first.
+#: The modules for programs. What the guides import from others is described, too.
 MODULES = ["errands", "errands.client", "errands.testing", "errands.sdk", "errands.a2akit", "errands.praisonai"]
 
 
@@ -61,7 +61,13 @@ TOPICS = {
     "stores": Topic(
         "Tasks and stores",
         "[Serving](../serving.md) and [Durability](../durability.md) explain them.",
-        ("errands.engines", "errands.model.log", "errands.runtime.leases", "errands.runtime.task_manager"),
+        (
+            "errands.engines",
+            "errands.model.log",
+            "errands.runtime.leases",
+            "errands.runtime.processes",
+            "errands.runtime.task_manager",
+        ),
     ),
     "card": Topic(
         "The agent card",
@@ -76,12 +82,23 @@ TOPICS = {
     "agents": Topic(
         "Writing agents",
         "[Writing agents](../agents.md) has examples.",
-        ("errands.policy", "errands.runtime.context", "errands.runtime.function_worker", "errands.runtime.worker"),
+        ("errands.runtime.context", "errands.runtime.function_worker", "errands.runtime.worker"),
+    ),
+    "policy": Topic("Policy", "[Policy](../policy.md) has examples.", ("errands.policy",)),
+    "manifests": Topic(
+        "Manifests, tools and models",
+        "[Manifests](../manifests.md), [Tools](../tools.md) and [Models](../models.md) have examples.",
+        ("errands.agents", "errands.outbound"),
     ),
     "serving": Topic("Serving", "[Serving](../serving.md) has examples.", ("errands.server", "errands.runtime")),
 }
 #: The classes that tables of `docs/` are about, if their heading does not say it.
-_TABLES = {("agents.md", "field"): "AgentCardConfig", ("agents.md", "hook"): "LifecycleHooks"}
+_TABLES = {
+    ("agents.md", "field"): "AgentCardConfig",
+    ("agents.md", "hook"): "LifecycleHooks",
+    ("manifests.md", "field of a capability"): "CapabilitySteps",
+    ("manifests.md", "field of a step"): "StepConfig",
+}
 #: Classes whose objects programs are given: how they are made is not for callers.
 _GIVEN = {"ClientResult", "Conversation", "RequestEnvelope", "StreamEvent", "TaskContext", "TaskManager", "TaskPages"}
 _WIDTH = 88
@@ -138,13 +155,30 @@ def public_names() -> list[PublicName]:
     for module_name in MODULES:
         module = importlib.import_module(module_name)
         found += [PublicName(module_name, name, getattr(module, name), "") for name in names_of(module)]
+    known = {(name.module, name.name) for name in found}
+    for module_name, name in sorted(imported_by_guides() - known):
+        value = getattr(importlib.import_module(module_name), name)
+        if not inspect.ismodule(value):
+            found.append(PublicName(module_name, name, value, ""))
     # Its own name, if it has several. Small constants may be equal without being the same thing.
     for name in sorted(found, key=lambda each: getattr(each.value, "__name__", "") != each.name):
         described.setdefault(id(name.value), name.path)
     targets = [described[id(name.value)] if callable(name.value) else name.path for name in found]
     found = [replace(name, target=target) for name, target in zip(found, targets, strict=True)]
     # What every program needs comes first.
-    return sorted(found, key=lambda each: (MODULES.index(each.module), each.name not in errands.__all__))
+    modules = list(dict.fromkeys(name.module for name in found))
+    return sorted(found, key=lambda each: (modules.index(each.module), each.name not in errands.__all__))
+
+
+@functools.cache
+def imported_by_guides() -> set[tuple[str, str]]:
+    """Return the modules and names that Python blocks of `docs/` import from errands."""
+    found: set[tuple[str, str]] = set()
+    for page in DOCS.glob("*.md"):
+        for line in re.findall(r"^from (errands[\w.]* import [\w, ]+)$", page.read_text(), re.MULTILINE):
+            module, _, names = line.partition(" import ")
+            found |= {(module, name.strip().partition(" as ")[0]) for name in names.split(",")}
+    return found
 
 
 def documentation_of(value: Any) -> str:
@@ -159,8 +193,24 @@ def documentation_of(value: Any) -> str:
 # Members of classes
 
 
+def public_bases_of(kind: type) -> list[PublicName]:
+    """Return the bases of a class that are in the reference, too."""
+    return [
+        name for base in kind.__mro__[1:] for name in public_names() if name.value is base and name.is_described_here
+    ]
+
+
 def members_of(kind: type) -> list[Member]:
-    """Return the public members of a class in the order of its source, then those of its bases in errands."""
+    """Return the public members of a class in the order of its source, then those of bases that are not public.
+
+    What a public base has is described there. An engine has nothing for programs but that.
+    """
+    of_bases = {name for base in public_bases_of(kind) for name in dir(base.value)}
+    members = [member for member in _all_members_of(kind) if member.name not in of_bases]
+    return [] if issubclass(kind, errands.Engine) and kind is not errands.Engine else members
+
+
+def _all_members_of(kind: type) -> list[Member]:
     found: dict[str, Member] = {}
     # What is said of an attribute of a base is true of that of a subclass.
     comments = {name: text for base in reversed(kind.__mro__) for name, text in _comments(base).items()}
@@ -206,7 +256,7 @@ def _member(kind: type, owner: type, name: str, comments: Mapping[str, str]) -> 
         return None
     if not annotation and name not in comments and not isinstance(value, enum.Enum):
         return None
-    documentation = comments.get(name) or explained().get(f"{owner.__name__}.{name}", "")
+    documentation = comments.get(name) or explained().get(f"{owner.__name__}.{name.rstrip('_')}", "")
     return Member(name, annotation, documentation, default=_default(kind, name))
 
 
@@ -351,7 +401,7 @@ def _index() -> Iterator[str]:
     yield "# Python"
     yield ""
     yield "Every name that programs import. A name that is not here may change in any release."
-    for module in MODULES:
+    for module in dict.fromkeys(name.module for name in public_names()):
         yield from ("", f"## {module}", "", inspect.cleandoc(importlib.import_module(module).__doc__ or ""), "")
         yield from ("| name | what it is |", "|---|---|")
         for name in public_names():
@@ -394,6 +444,9 @@ def _class_section(name: PublicName, kind: type) -> list[str]:
         head = "class " + signature_of(name.name, constructor).removesuffix(" -> None")
         details = inspect.cleandoc(constructor.__doc__ or "")
     lines = [*_code(head), "", documentation_of(kind), "", details, ""]
+    if bases_here := public_bases_of(kind):
+        links = ", ".join(f"[`{base.name}`]({topic_of(base)}.md#{base.target})" for base in bases_here)
+        lines += [f"It has the members of {links}.", ""]
     lines += _attributes([member for member in members if not member.is_method])
     for member in members:
         if member.is_method:

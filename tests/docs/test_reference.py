@@ -37,7 +37,7 @@ def path_of(name: PublicName) -> str:
 
 
 def test_the_reference_has_the_names_of_every_public_module() -> None:
-    assert {name.module for name in NAMES} == set(MODULES)
+    assert {name.module for name in NAMES} >= set(MODULES)
     assert {name.name for name in NAMES if name.module == "errands"} >= set(errands.__all__) - {"__version__"}
     assert {name.name for name in NAMES if name.module == "errands.client"} == set(client.__all__)
 

@@ -24,7 +24,9 @@ class _PolicyPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class GuardrailSteps(_PolicyPart, frozen=True, kw_only=True):
     """Steps over every input and every answer of the agent."""
 
+    #: Over every input, before the agent sees it.
     before: list[StepConfig] = []
+    #: Over every answer, before it is published.
     after: list[StepConfig] = []
 
 
