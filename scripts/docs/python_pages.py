@@ -156,10 +156,10 @@ def public_names() -> list[PublicName]:
         module = importlib.import_module(module_name)
         found += [PublicName(module_name, name, getattr(module, name), "") for name in names_of(module)]
     known = {(name.module, name.name) for name in found}
-    for module_name, name in sorted(imported_by_guides() - known):
-        value = getattr(importlib.import_module(module_name), name)
+    for module_name, imported in sorted(imported_by_guides() - known):
+        value = getattr(importlib.import_module(module_name), imported)
         if not inspect.ismodule(value):
-            found.append(PublicName(module_name, name, value, ""))
+            found.append(PublicName(module_name, imported, value, ""))
     # Its own name, if it has several. Small constants may be equal without being the same thing.
     for name in sorted(found, key=lambda each: getattr(each.value, "__name__", "") != each.name):
         described.setdefault(id(name.value), name.path)
@@ -353,7 +353,7 @@ def _parameter_text(parameter: inspect.Parameter) -> str:
 
 def _annotation_text(annotation: object) -> str:
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return re.sub(r"Annotated\[(.+?), Meta\(.*\)\]", r"\1", text)
+    return re.sub(r"Annotated\[(.+?), Meta\(.*\)\]", r"\1", re.sub(r"\bcore\.", "", text))
 
 
 # Pages

@@ -42,6 +42,8 @@ FOLDERS = {
 }
 _SHOWN = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".md": "", "": "docker"}
 _MARKDOWN_LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(#[^)\s]*)?\)")
+#: In code, bars of tables are escaped for GitHub only.
+_ESCAPED_BAR = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
 #: Pages that are about other packages, whose names may be the same as ours.
 _ABOUT_OTHERS = ("migrating-", "comparison", "project/")
 
@@ -84,7 +86,8 @@ def _without_directives(text: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Make links to the repository links to the page of the site that shows the file."""
+    """Adapt what is written for GitHub: links to files of the repository lead to the page that shows the file."""
+    markdown = _ESCAPED_BAR.sub(lambda code: code[0].replace(r"\|", "|"), markdown)
     source = next((source for source, path in REPOSITORY_PAGES.items() if path == page.file.src_uri), None)
     if source is None and page.file.generated_by:
         return markdown

@@ -44,7 +44,7 @@ class PostgresParts(NamedTuple):
 
 
 class PostgresEngine(PostgresQueries):
-    """Tasks in a PostgreSQL database. It is bound to the event loop that opens it; a process that forks must open its own."""
+    """Tasks in PostgreSQL. It is bound to the event loop that opens it; a process that forks must open its own."""
 
     name = "postgresql"
 
