@@ -9,7 +9,7 @@ import { useWindowed } from "./windowed.js";
 import { Ago, State, VIEWS, isTerminal, plural, shortId } from "./words.js";
 
 const FIELDS = ["q", "agent", "owner", "context", "state"];
-const PAGE = 100;
+const PAGE = 50;
 
 /** Return the parameters of the list for the query of the address. */
 export function parametersOf(query) {

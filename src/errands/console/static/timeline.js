@@ -210,6 +210,12 @@ function titleOf(span) {
   return span.lane === "state" && span.detail?.state ? stateWords(span.detail.state) : visible(span.title);
 }
 
+/** Return what is said about how a span ended beside its glyph; "" where the title says it. */
+function outcomeWords(span) {
+  if (span.lane === "attempt" && span.detail?.end) return { lost: "lost its lease", "given back": "given back" }[span.detail.end] ?? "";
+  return span.lane === "state" || span.outcome === "info" || span.outcome === "ok" ? "" : span.outcome;
+}
+
 function fitted(text, width) {
   const most = Math.floor((width - 8) / 5.6);
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
@@ -280,7 +286,7 @@ function SpanRow({ span, start, end, titles, measure, chosen, open, onSelect, on
       <td>
         <button type="button" class="row-button" aria-expanded=${open} onClick=${toggle}>
           <span class="glyph" aria-hidden="true">${glyph}</span><span class="lane-tag">${NAMES.get(span.lane) ?? span.lane}</span>
-          <span class="title">${titleOf(span)}</span>${!["info", "ok"].includes(span.outcome) && span.lane !== "state" && html`<span class="outcome">${span.outcome}</span>`}
+          <span class="title">${titleOf(span)}</span>${outcomeWords(span) && html`<span class="outcome">${outcomeWords(span)}</span>`}
         </button>
         ${open && html`<${Detail} span=${span} titles=${titles} onSelect=${onSelect} />`}
       </td>
