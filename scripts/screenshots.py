@@ -59,6 +59,7 @@ def take(browser: Browser, url: str) -> None:
     say(page, "I want a refund for A-17", "I have paid 45 EUR back")
     say(page, "And a refund for B-20, please", "A rule wants a review")
     page.get_by_role("button", name="Approve").wait_for()
+    page.locator(".conversations li .tone-asks").wait_for()
     page.screenshot(path=IMAGES / "console-chat.png", animations="disabled")
     page.get_by_role("button", name="Approve").click()
     page.get_by_role("button", name="Yes, approve").click()

@@ -363,7 +363,7 @@ const modules = new Map();
 const sheets = new Map();
 
 /** Load a style sheet once. A page is shown when it is there. */
-function loadStyles(name) {
+export function loadStyles(name) {
   if (!sheets.has(name)) {
     sheets.set(name, new Promise((resolve, reject) => {
       const link = document.createElement("link");

@@ -1,6 +1,6 @@
 /** Conversations with the agent: `/chat`, and `/chat/CONTEXT` for one that has begun. */
 
-import { Icon, Link, go, useKeys, useTitle } from "./app.js";
+import { Icon, Link, go, loadStyles, useKeys, useTitle } from "./app.js";
 import { card, newId } from "./api.js";
 import { Conversation, filePart, firstWords, isEnded, isPaused, listConversations } from "./conversation.js";
 import { Copy, Parts, fileName, fileSize, readAddress, visible } from "./parts.js";
@@ -260,7 +260,7 @@ function Working({ words }) {
 function MessageBubble({ message }) {
   const isUser = message.role === "ROLE_USER";
   return html`
-    <article class=${`bubble ${isUser ? "from-user" : "from-agent said"}`} aria-label=${isUser ? "Your message" : "Message of the agent"}>
+    <article class=${`bubble ${isUser ? "from-user" : "from-agent spoken"}`} aria-label=${isUser ? "Your message" : "Message of the agent"}>
       <${Parts} parts=${message.parts.filter((part) => !isSchema(part))} /></article>`;
 }
 
@@ -289,7 +289,7 @@ function Question({ task, conversation, me, send }) {
   const hasSchema = parts.some(isSchema);
   const isAuth = task.status.state === "TASK_STATE_AUTH_REQUIRED";
   useEffect(() => {
-    if (review) import("./reviews.js").then(({ ReviewForm }) => setModules({ ReviewForm }), () => {});
+    if (review) Promise.all([import("./reviews.js"), loadStyles("pages.css")]).then(([{ ReviewForm }]) => setModules({ ReviewForm }), () => {});
     else if (hasSchema) import("./form.js").then(({ SchemaForm, schemaOf }) => setModules({ SchemaForm, schema: schemaOf(message) }), () => {});
   }, [review, hasSchema]);
   const [inWords, setInWords] = useState(false);
