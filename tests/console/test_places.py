@@ -68,6 +68,7 @@ async def test_it_is_usable_on_a_phone(browser: Browser, desk_url: str) -> None:
     phone = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True}
     async with tab(browser, desk_url, **phone) as opened:
         await opened.open("/chat")
+        await opened.page.wait_for_selector(".suggestions")
         await opened.picture("phone-welcome")
         await opened.send("refund A-17")
         await opened.page.wait_for_selector(COMPLETED)
@@ -78,6 +79,10 @@ async def test_it_is_usable_on_a_phone(browser: Browser, desk_url: str) -> None:
         assert send is not None
         assert bar["y"] + bar["height"] == 640
         assert send["y"] + send["height"] <= bar["y"]
+        await opened.page.get_by_role("button", name="More").click()
+        await opened.page.get_by_role("dialog").get_by_role("button", name="System theme").click()
+        await expect(opened.page.locator("html[data-theme=light]")).to_be_visible()
+        await opened.page.get_by_role("button", name="Close").click()
         await opened.page.get_by_role("button", name="Conversations").click()
         await expect(opened.page.locator(".conversations li").first).to_be_visible()
         for place in ("/chat", "/console", "/console/tasks", "/console/reviews", "/console/agent", "/console/ops"):

@@ -34,7 +34,7 @@ const PAGES = [
   { path: "console/tasks/:id", styles: "pages.css", load: () => import("./task.js"), parent: "console/tasks" },
   { path: "console/reviews", styles: "pages.css", load: () => import("./reviews.js"), title: "Reviews", icon: "review", key: "r" },
   { path: "console/agent", styles: "pages.css", load: () => import("./agent.js"), title: "Agent", icon: "agent", key: "a" },
-  { path: "console/ops", styles: "pages.css", load: () => import("./ops.js"), title: "Operations", icon: "chart", key: "o" },
+  { path: "console/ops", styles: "pages.css", load: () => import("./ops.js"), title: "Operations", short: "Ops", icon: "chart", key: "o" },
 ];
 
 /** Shapes of the navigation, in a field of 24 by 24. */
@@ -268,11 +268,36 @@ function SignIn({ close, canClose }) {
 
 // The frame
 
+const narrow = matchMedia("(max-width: 720px)");
+
+function useNarrow() {
+  const [isNarrow, setNarrow] = useState(narrow.matches);
+  useEffect(() => {
+    const changed = () => setNarrow(narrow.matches);
+    narrow.addEventListener("change", changed);
+    return () => narrow.removeEventListener("change", changed);
+  }, []);
+  return isNarrow;
+}
+
+/** What stands at the foot of the rail, on phones. */
+function More({ close, children }) {
+  const dialog = useRef(null);
+  useLayoutEffect(() => { dialog.current.showModal(); }, []);
+  return html`
+    <dialog ref=${dialog} aria-labelledby="more-title" onClose=${close}>
+      <header class="dialog-head"><h2 id="more-title">${card.name}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button></header>
+      <div class="more">${children}</div>
+    </dialog>`;
+}
+
 function App() {
   const [, redraw] = useReducer((count) => count + 1, 0);
   const [me, setMe] = useState(undefined);
   const [asked, setAsked] = useState("");
   const [helped, setHelped] = useState(false);
+  const [more, setMore] = useState(false);
+  const isNarrow = useNarrow();
   const [epoch, setEpoch] = useState(0);
   const [theme, nextTheme] = useTheme();
   const { path, query } = here();
@@ -300,6 +325,14 @@ function App() {
   useKeys({ "?": { does: "This help", run: () => setHelped(true) } });
 
   const who = me?.authenticated ? me.owner : "";
+  const foot = html`
+    ${(who || isSignedIn()) && html`<p class="who" title=${who}>${who || "Signed in"}</p>`}
+    ${isSignedIn()
+      ? html`<button type="button" class="quiet" onClick=${() => signIn(null)}>Sign out</button>`
+      : Object.keys(card.securitySchemes ?? {}).length > 0 && html`<button type="button" class="quiet" onClick=${() => setAsked("offered")}>Sign in</button>`}
+    <button type="button" class="quiet" onClick=${nextTheme}>${THEMES[theme]}</button>
+    ${!isNarrow && html`<button type="button" class="quiet" onClick=${() => setHelped(true)}>Keys <kbd>?</kbd></button>`}
+    <p class="version">errands ${version}</p>`;
   return html`
     <a class="skip" href="#main">Skip to the content</a>
     <div class=${`frame at-${current?.split("/").pop() ?? "nowhere"}`}>
@@ -308,17 +341,10 @@ function App() {
         <ul>
           ${PAGES.filter((row) => row.title).map((row) => html`
             <li><${Link} to=${`/${row.path}`} class="rail-link" aria-current=${row.path === current ? "page" : undefined} title=${`${row.title} (g ${row.key})`}>
-              <${Icon} name=${row.icon} /><span>${row.title}</span></${Link}></li>`)}
+              <${Icon} name=${row.icon} /><span>${isNarrow && row.short ? row.short : row.title}</span></${Link}></li>`)}
+          ${isNarrow && html`<li><button type="button" class="rail-link" aria-haspopup="dialog" onClick=${() => setMore(true)}><${Icon} name="more" /><span>More</span></button></li>`}
         </ul>
-        <div class="rail-foot">
-          ${(who || isSignedIn()) && html`<p class="who" title=${who}>${who || "Signed in"}</p>`}
-          ${isSignedIn()
-            ? html`<button type="button" class="quiet" onClick=${() => signIn(null)}>Sign out</button>`
-            : Object.keys(card.securitySchemes ?? {}).length > 0 && html`<button type="button" class="quiet" onClick=${() => setAsked("offered")}>Sign in</button>`}
-          <button type="button" class="quiet" onClick=${nextTheme}>${THEMES[theme]}</button>
-          <button type="button" class="quiet" onClick=${() => setHelped(true)}>Keys <kbd>?</kbd></button>
-          <p class="version">errands ${version}</p>
-        </div>
+        ${!isNarrow && html`<div class="rail-foot">${foot}</div>`}
       </nav>
       <main id="main" tabindex="-1">
         ${me === undefined
@@ -329,6 +355,7 @@ function App() {
       </main>
     </div>
     ${asked !== "" && html`<${SignIn} canClose=${asked === "offered"} close=${() => setAsked("")} />`}
+    ${more && html`<${More} close=${() => setMore(false)}>${foot}</${More}>`}
     ${helped && html`<${KeyHelp} close=${() => setHelped(false)} />`}`;
 }
 
