@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from errands import A2AClient, A2AServer, telemetry
 from errands.testing import connect
+from tests.forking import popen
 from tests.live import live
 from tests.tracing.clerk import Clerk, write_agent
 from tests.tracing.collector import Collector
@@ -182,3 +184,16 @@ async def test_a_trace_that_starts_in_the_client_of_one_agent_ends_in_the_tool_o
     ]
     [traceparent] = shop.traceparents
     assert traceparent.startswith(f"00-{find.trace}-{find.id}-")
+
+
+async def test_a_command_that_talks_to_an_agent_begins_a_trace(collector: Collector, shop: Shop) -> None:
+    write_agent(collector.folder, shop.url)
+    clerk = Clerk(collector.folder, "clerk")
+    async with running(clerk):
+        command = ("tests.tracing.command", str(collector.folder), "send", clerk.url, "Where is it?")
+        process = popen(*command, env={**os.environ, "ERRANDS_OTEL": "true"}, piped=True)
+        stdout, stderr = await asyncio.to_thread(process.communicate)
+        assert (stdout.strip(), stderr.partition(",")[0]) == ("It is on its way.", "completed")
+        await collector.has(AT_WORK, "server: SendStreamingMessage")
+    collector.check_tree()
+    assert collector.path(collector.only(FIND)) == [CALLED, "server: SendStreamingMessage", AT_WORK, FIND]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from errands import TaskContext, Worker, telemetry, tracing
@@ -528,3 +529,61 @@ async def test_a_notification_that_fails_is_an_error_of_its_delivery(collector: 
             await collector.has("client: push")
     failed = collector.named("client: push")[0]
     assert (failed.status, failed.attributes["error.type"]) == ("ERROR", "DeliveryError")
+
+
+REVIEWED = (
+    AGENT
+    + """
+capabilities: {adder: "*"}
+"""
+    + TOOL
+    + """
+name: adder
+description: Adds numbers.
+actions:
+  - name: add
+    description: Adds two numbers.
+    execute: {cel: {expression: "review('boss@example.com') ? 42 : 0"}}
+"""
+)
+
+
+async def test_a_call_that_waits_for_a_review_is_one_span(collector: Collector, tmp_path: Path) -> None:
+    async with at_work(tmp_path, REVIEWED, call(("adder", {})), "Done.", server=OTEL) as desk:
+        await desk.say("Add")
+        assert await desk.settled() == "boss@example.com"
+        assert [span.label for span in collector.spans if span.label == ADD] == []
+        assert await desk.answer(True) == "input-required"
+        await collector.has(*["internal: invoke_agent clerk"] * 2)
+    collector.check_tree()
+    used = collector.only(ADD)
+    first, second = collector.named("internal: invoke_agent clerk")
+    assert (first.id != second.id, used.parent) == (True, second.id)
+    assert used.start < second.start < used.end
+
+
+class Plain:
+    """A tracer provider that is not the SDK's: its tracers choose the ids of spans by themselves."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+
+    def get_tracer(self, *names: Any, **options: Any) -> Any:
+        tracer = self._provider.get_tracer("plain")
+
+        class Tracer:
+            start_span = staticmethod(tracer.start_span)
+
+        return Tracer()
+
+
+async def test_another_implementation_of_the_api_has_a_span_for_each_attempt(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = trace.get_tracer_provider()
+    assert isinstance(provider, TracerProvider)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: Plain(provider))
+    async with connect(serve(Echo(), storage="memory", otel=True)) as client:
+        assert (await client.send("hi")).completed
+        await collector.has(TURN)
+    collector.check_tree()

@@ -15,7 +15,8 @@ from errands.client.discovery import card_urls
 from errands.engines.base import Engine
 from errands.engines.sqlite import SQLiteEngine
 from errands.engines.urls import engine_from_url
-from errands.runtime.settings import Settings
+from errands.runtime.settings import ENV_PREFIX, Settings
+from errands.server.configuration import load_telemetry
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for other programs.")]
 TaskId = Annotated[str, Argument(metavar="TASK_ID", help="The task's id.")]
@@ -40,6 +41,9 @@ AllowOrigins = Annotated[
 ]
 Timeout = Annotated[float | None, Option("--timeout", metavar="SECONDS", min=0.001, help="Give up after this time.")]
 
+#: The variable of the setting `otel`.
+_OTEL = f"{ENV_PREFIX}OTEL"
+
 
 @dataclass(frozen=True)
 class RemoteAgent:
@@ -52,8 +56,16 @@ class RemoteAgent:
     allow_origins: list[str] | None = None
 
     def client(self, *, max_retries: int = 3) -> A2AClient:
-        """Return a client of the agent. Raises `UsageError`."""
+        """Return a client of the agent, which traces if the setting `otel` says so.
+
+        Raises `UsageError`, and `ConfigurationError` if tracing is not installed.
+        """
         self.check()
+        if (otel := os.environ.get(_OTEL)) is not None and Settings.from_env({_OTEL: otel}).otel:
+            load_telemetry()
+            from errands import telemetry  # noqa: PLC0415 - opentelemetry is an extra
+
+            telemetry.install()
         headers = _parse_headers(self.header or [])
         return A2AClient(
             self.url,

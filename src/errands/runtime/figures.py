@@ -94,7 +94,7 @@ _METRICS = (
     Metric("errands_tool_calls_total", "counter",
            "Calls of tools and other agents by outcome: ok, failed or refused (by the policy).",
            ("outcome",), "{call}"),
-    Metric("errands_resident_bytes", "gauge", "Memory of the process; missing where the system does not tell.",
+    Metric("errands_resident_bytes", "gauge", "Memory of the process; missing where the system does not report it.",
            (), "By"),
     Metric("errands_process_cpu_seconds_total", "counter", "Processor time of the process.", (), "s"),
 )

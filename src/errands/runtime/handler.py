@@ -92,8 +92,9 @@ class Handler:
         try:
             with span.active():
                 goes_on = await self.run(turn)
-        except errors.TaskTerminalStateError:
-            span.fail("superseded", is_fault=False)
+        except (errors.TaskTerminalStateError, errors.DamagedTaskError) as error:
+            # No other process goes on with it.
+            span.fail(type(error).__name__, is_fault=isinstance(error, errors.DamagedTaskError))
             span.end()
             raise
         if turn.settled:

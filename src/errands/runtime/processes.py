@@ -42,7 +42,7 @@ class Moment(NamedTuple):
 
 
 class ProcessSamples(NamedTuple):
-    """The samples of one process, and labels that tell it from the others that are shown with it."""
+    """The samples of one process, and the labels that identify it among those that are shown together."""
 
     labels: dict[str, str]
     samples: list[Sample]

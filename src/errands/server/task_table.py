@@ -29,8 +29,12 @@ from errands.model.marks import is_review
 
 #: Tasks that are looked at for one answer.
 MOST_SCANNED = 1000
-#: Tasks that are read at a time, and that one answer has at most.
+#: Tasks that one answer has at most.
 PAGE = 100
+#: Tasks that are read at a time to look for those that match.
+SCANNED_AT_ONCE = 200
+#: States that are listed one by one. Tasks in more states than that are found among all.
+MOST_LISTINGS = 4
 #: Characters of the words and the reason of a row.
 _WORDS = 200
 _MAX_CURSOR = 20_000
@@ -147,12 +151,17 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     waiting: bool = False
 
     @property
-    def listed_states(self) -> tuple[TaskState | None, ...]:
-        """The states whose tasks are listed; None means all in one listing."""
-        states = self.states
-        if self.waiting:
-            states = states & PAUSED_STATES if states else PAUSED_STATES
-        return tuple(sorted(states)) if states or self.waiting else (None,)
+    def listed_states(self) -> Sequence[TaskState | None]:
+        """The states by which tasks are listed, because an engine finds those of one state; None: of all."""
+        states = self.states & PAUSED_STATES if self.waiting and self.states else self.states
+        states = states or (PAUSED_STATES if self.waiting else frozenset())
+        return sorted(states) if 0 < len(states) <= MOST_LISTINGS else [None]
+
+    @property
+    def is_simple(self) -> bool:
+        """Return whether engines find exactly the tasks that match."""
+        others = self.text or self.owner is not None or self.retried
+        return not others and (None not in self.listed_states or not (self.states or self.waiting))
 
     def matches(self, stored: StoredTask) -> bool:
         """Return whether a task is wanted."""
@@ -189,22 +198,10 @@ class TablePage(NamedTuple):
 ListTasks = Callable[[ListQuery], Awaitable[ListPage]]
 
 
-class _Listing(NamedTuple):
-    """The tasks of one agent in one state, or in any: what an engine lists."""
-
-    agent: str
-    state: TaskState | None
-
-    @property
-    def key(self) -> str:
-        """Its name in cursors."""
-        return f"{'' if self.state is None else self.state.short}:{self.agent}"
-
-
 class TaskScan:
     """Walks through the tasks of some agents within a reach, the newest status first.
 
-    Engines find the tasks of one state without looking at others, so there is a listing for each state that is wanted.
+    The listings of several agents and states are merged.
     """
 
     def __init__(
@@ -214,17 +211,23 @@ class TaskScan:
         self._scope = scope
         self._reach = reach
         self._wanted = wanted
-        listings = [_Listing(agent, state) for agent in agents for state in wanted.listed_states]
-        self._listings = {listing.key: listing for listing in listings}
+        #: Each walks through the tasks of one agent, in one state or in all, by its name in cursors.
+        self._listings = {
+            f"{'' if state is None else state.short}:{agent}": (agent, state)
+            for agent in agents
+            for state in wanted.listed_states
+        }
 
     async def page(self, limit: int, cursor: str = "") -> TablePage:
         """Return up to `limit` tasks that are wanted. Raises `InvalidParamsError` for an invalid cursor."""
         tokens = _read_cursor(cursor) if cursor else dict.fromkeys(self._listings, "")
-        tokens = {key: token for key, token in tokens.items() if key in self._listings}
+        tokens = {name: token for name, token in tokens.items() if name in self._listings}
         found: list[StoredTask] = []
         scanned = 0
         while tokens and len(found) < limit and scanned < MOST_SCANNED:
-            taken, after = await self._take(tokens, min(PAGE, MOST_SCANNED - scanned))
+            # Without filters of ours, all that are read are given out.
+            count = limit - len(found) if self._wanted.is_simple else SCANNED_AT_ONCE
+            taken, after = await self._take(tokens, min(count, MOST_SCANNED - scanned))
             matching = [stored for stored in taken if self._wanted.matches(stored)]
             if len(found) + len(matching) > limit:
                 # Read again up to the last task that there is room for, so that the cursor continues behind it.
@@ -239,28 +242,28 @@ class TaskScan:
 
     async def _take(self, tokens: dict[str, str], count: int) -> tuple[list[StoredTask], dict[str, str]]:
         """Return the next tasks of all listings, `count` at most, and where each listing goes on after them."""
-        pages = {key: await self._read(key, token, count) for key, token in tokens.items()}
+        pages = {name: await self._read(name, token, count) for name, token in tokens.items()}
         if len(pages) > 1:
-            merged = heapq.merge(*(_in_order(key, page) for key, page in pages.items()), key=lambda one: -one[0])
+            merged = heapq.merge(*(_in_order(name, page) for name, page in pages.items()), key=lambda one: -one[0])
             shares = dict.fromkeys(pages, 0)
-            for number, (_, key) in enumerate(merged):
+            for number, (_, name) in enumerate(merged):
                 if number == count:
                     break
-                shares[key] += 1
+                shares[name] += 1
             # A listing whose page is not used up is read again as far as it is, and goes on there.
-            for key, share in shares.items():
-                if share == 0 and pages[key].tasks:
-                    pages[key] = ListPage(tasks=[], next_page_token=tokens[key] or _BEGINNING, total_size=0)
-                elif share < len(pages[key].tasks):
-                    pages[key] = await self._read(key, tokens[key], share)
-        after = {key: page.next_page_token for key, page in pages.items() if page.next_page_token}
+            for name, share in shares.items():
+                if share == 0 and pages[name].tasks:
+                    pages[name] = ListPage(tasks=[], next_page_token=tokens[name] or _BEGINNING, total_size=0)
+                elif share < len(pages[name].tasks):
+                    pages[name] = await self._read(name, tokens[name], share)
+        after = {name: page.next_page_token for name, page in pages.items() if page.next_page_token}
         taken = [stored for page in pages.values() for stored in page.tasks]
         if len(pages) > 1:
             taken.sort(key=lambda stored: -stored.head.status_at)
         return taken, after
 
-    async def _read(self, key: str, token: str, count: int) -> ListPage:
-        agent, state = self._listings[key]
+    async def _read(self, name: str, token: str, count: int) -> ListPage:
+        agent, state = self._listings[name]
         query = ListQuery(
             scope=self._scope._replace(agent=agent),
             reach=self._reach,
@@ -276,12 +279,12 @@ class TaskScan:
 _BEGINNING = "-"
 
 
-def _in_order(key: str, page: ListPage) -> Iterable[tuple[int, str]]:
+def _in_order(name: str, page: ListPage) -> Iterable[tuple[int, str]]:
     """Yield a time for each task of a page, none later than the one before: at its end, a listing begins again."""
     latest = 2**62
     for stored in page.tasks:
         latest = min(latest, stored.head.status_at)
-        yield latest, key
+        yield latest, name
 
 
 def _write_cursor(tokens: dict[str, str]) -> str:

@@ -22,7 +22,7 @@ from errands.agents.script import EXPRESSION, find_file, run_script
 from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
 from errands.agents.tools.toolbox import ToolTurn
 from errands.clock import from_iso
-from errands.errors import CapabilityBlockedError, TaskStoppedError
+from errands.errors import CapabilityBlockedError, LeaseLostError, StorageError, TaskStoppedError
 from errands.policy import records
 from errands.policy.cel import Call, CallFailed, CelError, Session, Suspended, Variables
 from errands.policy.cel.evaluators import Evaluators
@@ -255,8 +255,9 @@ class Calls:
         try:
             with span.active():
                 ended = await executed
-        except (TaskStoppedError, asyncio.CancelledError) as error:
-            # A call that goes on later, after a review or in another process, is recorded then.
+        except (ReviewPendingError, LeaseLostError, StorageError):
+            raise  # a call that goes on later, or in another process, is recorded then
+        except BaseException as error:
             if self._overseer.turn.stopped not in ("lost", "drain"):
                 span.fail(type(error).__name__)
                 span.end()
