@@ -230,12 +230,12 @@ async def test_dragging_over_the_outline_zooms_and_the_address_keeps_it(at_suppo
 
 
 async def test_a_turn_whose_process_was_killed_is_shown_with_both_attempts(browser: Browser, tmp_path: Path) -> None:
-    options = {"storage": f"sqlite:///{tmp_path / 'tasks.db'}", "lease_seconds": "1"}
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
     program = Path(__file__).parent / "busy.py"
-    with Served(program, cwd=tmp_path, **options) as first:
+    with Served(program, cwd=tmp_path, storage=store, lease_seconds="1") as first:
         task = send(first.url, "hold on", wait=False)
         first.stop(signal.SIGKILL)
-    with Served(program, cwd=tmp_path, **options) as second:
+    with Served(program, cwd=tmp_path, storage=store, lease_seconds="1") as second:
         async with tab(browser, second.url) as opened:
             page = await visit(opened, f"/console/tasks/{task}")
             await expect(page.locator(".sentence")).to_contain_text("attempt 2 of 3")
