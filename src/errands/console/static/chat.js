@@ -46,6 +46,7 @@ export function page({ params, query, me }) {
     n: { does: "New conversation", run: () => go("/chat") },
     "/": { does: "Write a message", run: () => document.getElementById("message")?.focus() },
     w: { does: "Raw wire", run: () => setPanel(panel === "wire" ? "" : "wire") },
+    ...(panel ? { Escape: { does: "Close", run: () => setPanel("") } } : {}),
   });
 
   const send = (parts, options) => {
@@ -56,6 +57,7 @@ export function page({ params, query, me }) {
   return html`
     <div class=${`chat ${panel ? `with-${panel}` : ""}`}>
       <${Conversations} current=${isNew ? "" : contextId} epoch=${listed} isShown=${panel === "list"} close=${() => setPanel("")} />
+      ${panel === "list" && html`<button type="button" class="backdrop" aria-label="Close the conversations" onClick=${() => setPanel("")}></button>`}
       <section class="talk" aria-label="Conversation">
         <header class="talk-head">
           <button type="button" class="quiet only-narrow" aria-expanded=${panel === "list"} onClick=${() => setPanel(panel === "list" ? "" : "list")}><${Icon} name="list" /><span class="visually-hidden">Conversations</span></button>
@@ -114,7 +116,10 @@ function Messages({ conversation, me, send, isEmpty }) {
   const scroller = useRef(null);
   const isNear = useRef(true);
   const [hasNew, setHasNew] = useState(false);
-  const toEnd = () => { scroller.current.scrollTop = scroller.current.scrollHeight; setHasNew(false); };
+  const toEnd = () => {
+    scroller.current.scrollTop = isEmpty ? 0 : scroller.current.scrollHeight;
+    setHasNew(false);
+  };
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = scroller.current;
     isNear.current = scrollHeight - scrollTop - clientHeight < NEAR;
@@ -132,7 +137,7 @@ function Messages({ conversation, me, send, isEmpty }) {
     const grown = new ResizeObserver(() => { if (isNear.current && scroller.current) toEnd(); });
     grown.observe(scroller.current.firstElementChild);
     return () => grown.disconnect();
-  }, []);
+  }, [isEmpty]);
   return html`
     <div class="talk-scroll" ref=${scroller} onScroll=${onScroll} tabindex="0" role="region" aria-label="Messages">
       <div class="talk-inner">
