@@ -530,25 +530,36 @@ async def test_axe_finds_nothing_serious_in_both_themes(browser: Browser, axe: s
     failed = send(busy, "fail for axe")
     holding = send(busy, "hold for axe", wait=False)
     review = send(support, "A refund for B-20, for axe")
-    raw = f"/console/tasks/{holding}?tab=raw&version=2"
-    talk = f"/console/tasks/{review}?tab=conversation"
     pages = {
-        busy: ["/console", "/console/tasks", f"/console/tasks/{failed}", raw, "/console/ops"],
-        support: [f"/console/tasks/{review}", talk, "/console/reviews", "/console/agent"],
+        busy: {
+            "overview": "",
+            "tasks": "/tasks",
+            "failed-task": f"/tasks/{failed}",
+            "replay-and-wire": f"/tasks/{holding}?tab=raw&version=2",
+            "operations": "/ops",
+        },
+        support: {
+            "timeline": f"/tasks/{review}",
+            "conversation": f"/tasks/{review}?tab=conversation",
+            "reviews": "/reviews",
+            "agent": "/agent",
+        },
     }
     found = {}
     for url, paths in pages.items():
         async with tab(browser, url) as opened:
-            for path in paths:
-                page = await visit(opened, path)
+            for name, path in paths.items():
+                page = await visit(opened, f"/console{path}")
                 await expect(page.locator("h1")).to_be_visible()
                 await expect(page.locator("main").get_by_text("Loading …")).to_have_count(0)
                 await page.emulate_media(color_scheme="light", reduced_motion="reduce")
                 light = await serious_problems(page, axe)
+                await opened.picture(f"{name}-light")
                 # Only colours differ between the themes.
                 await page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+                await opened.picture(f"{name}-dark")
                 if problems := [*light, *await serious_problems(page, axe, "color-contrast")]:
-                    found[path] = problems
+                    found[name] = problems
     ask(f"{busy}/admin/tasks/{holding}/cancel")
     ask(f"{support}/admin/reviews/{review}", approved=False)
     assert found == {}
