@@ -339,6 +339,8 @@ async def test_reviews_are_answered_one_after_the_other_with_a_comment(at_suppor
     await expect(page).to_have_title(re.compile(r"^\(2\) Reviews"))
     await expect(page.locator(".review")).to_contain_text("refunds_pay")
     await expect(page.locator("table.subject tr", has_text="Amount")).to_contain_text("240")
+    rule = "assert input.amount <= 100 || review('supervisor@example.com')"
+    await expect(page.locator("pre.rule")).to_have_text(rule)
     await page.get_by_label("Comment").fill("a good customer")
     await page.keyboard.press("Escape")
     await page.locator("h2").first.click()
