@@ -36,7 +36,7 @@ from errands.policy import records
 Lane = Literal["attempt", "model", "tool", "policy", "people", "output", "state", "message"]
 Outcome = Literal["ok", "failed", "refused", "asked", "waiting", "running", "info"]
 
-#: Spans of one timeline, those included that stand for folded ones.
+#: Spans of one timeline, folded ones included.
 MAX_SPANS = 400
 #: Characters of a text, and of JSON, that a span shows.
 SHOWN = 1000
@@ -63,7 +63,7 @@ _STATE_OUTCOMES: dict[TaskState, Outcome] = {
 _TROUBLE = frozenset({TaskState.FAILED, TaskState.REJECTED})
 
 
-class Span(msgspec.Struct, kw_only=True, rename="camel"):
+class TimelineSpan(msgspec.Struct, kw_only=True, rename="camel"):
     """Something that took some time, or happened at one moment. Times are in milliseconds since 1970."""
 
     id: str
@@ -113,7 +113,7 @@ class Timeline(msgspec.Struct, kw_only=True, rename="camel"):
     #: The times of the first and the last event; None without any.
     start: int | None
     end: int | None
-    spans: list[Span]
+    spans: list[TimelineSpan]
     attempts: list[Attempt]
     #: How many events or records of each kind have no span.
     hidden: dict[str, int]
@@ -142,20 +142,20 @@ class TimelineFold:
 
     def __init__(self, *, contents: bool = True) -> None:
         self._contents = contents
-        self._spans: list[Span] = []
+        self._spans: list[TimelineSpan] = []
         #: One span for each lane, in place of those that were folded.
-        self._folded: dict[Lane, Span] = {}
+        self._folded: dict[Lane, TimelineSpan] = {}
         self._attempts: list[Attempt] = []
-        self._attempt: Span | None = None
-        self._state: Span | None = None
+        self._attempt: TimelineSpan | None = None
+        self._state: TimelineSpan | None = None
         self._state_of: TaskState | None = None
-        self._calls: dict[str, Span] = {}
+        self._calls: dict[str, TimelineSpan] = {}
         #: The model call that asked for a call, and what was decided about it, by the id of the call.
         self._askers: dict[str, str] = {}
         self._decisions: dict[str, list[str]] = {}
-        self._reviews: dict[tuple[str, str], Span] = {}
-        self._artifacts: dict[str, Span] = {}
-        self._messages: dict[str, Span] = {}
+        self._reviews: dict[tuple[str, str], TimelineSpan] = {}
+        self._artifacts: dict[str, TimelineSpan] = {}
+        self._messages: dict[str, TimelineSpan] = {}
         self._senders: dict[str, RequestOptions] = {}
         self._children: dict[str, None] = {}
         self._hidden: Counter[str] = Counter()
@@ -400,7 +400,7 @@ class TimelineFold:
         for call in record.calls:
             _remember(self._askers, call.id, span.id)
 
-    def _call(self, event: Event, record: Any) -> Span:
+    def _call(self, event: Event, record: Any) -> TimelineSpan:
         """Return a new span for a call."""
         arguments = _text(record.arguments, TITLE) if self._contents and record.arguments else ""
         detail: dict[str, Any] = {"call": record.call[:TITLE], "function": record.function[:TITLE]}
@@ -457,7 +457,7 @@ class TimelineFold:
         span.last = max(span.last, event.version)
         self._child(span, record.task_id)
 
-    def _child(self, span: Span, task_id: str) -> None:
+    def _child(self, span: TimelineSpan, task_id: str) -> None:
         span.detail["child"] = task_id[:TITLE]
         _remember(self._children, task_id[:TITLE], None)
 
@@ -524,10 +524,10 @@ class TimelineFold:
         at: int | None = None,
         causes: Sequence[str] = (),
         number: int | None = None,
-    ) -> Span:
+    ) -> TimelineSpan:
         at = event.at if at is None else at
         attempt = self._attempts[-1].attempt if number is None and self._attempts else number or 0
-        span = Span(
+        span = TimelineSpan(
             id=self._new_id(event, lane),
             lane=lane,
             first=event.version,
@@ -566,11 +566,11 @@ class TimelineFold:
             self._merge(self._spans[index])
         self._spans = [span for index, span in enumerate(self._spans) if index not in chosen]
 
-    def _merge(self, span: Span) -> None:
+    def _merge(self, span: TimelineSpan) -> None:
         until = span.at if span.until is None else span.until
         more = self._folded.get(span.lane)
         if more is None:
-            more = self._folded[span.lane] = Span(
+            more = self._folded[span.lane] = TimelineSpan(
                 id=f"{_MORE}{span.lane}",
                 lane=span.lane,
                 first=span.first,
@@ -588,14 +588,14 @@ class TimelineFold:
         more.title = f"{more.detail['count']} more"
 
 
-class _TextPart(msgspec.Struct, rename="camel", gc=False):
+class _ArtifactText(msgspec.Struct, rename="camel", gc=False):
     text: str | None = None
 
 
 class _ArtifactPiece(msgspec.Struct, rename="camel", gc=False):
     artifact_id: str
     name: str | None = None
-    parts: list[_TextPart] = []
+    parts: list[_ArtifactText] = []
 
 
 class _ArtifactUpdate(msgspec.Struct, rename="camel", gc=False):
@@ -657,7 +657,7 @@ def _verdict(outcome: str) -> tuple[Outcome, bool]:
     return ("info", False) if on_fail == "continue" else ("refused", True)
 
 
-def _weight(span: Span) -> int:
+def _weight(span: TimelineSpan) -> int:
     """Return how much it matters that a span is shown by itself."""
     return (span.until is None) + 2 * (span.lane in ("attempt", "state", "message", "people")) + 4 * span.problem
 

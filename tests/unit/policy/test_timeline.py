@@ -19,7 +19,7 @@ from errands.model.core import Artifact, Message, Part, Role, StreamResponse, Ta
 from errands.model.log import CancelRequest, Event, EventKind, Head, LeaseRecord, RequestOptions, Scope, StoredTask
 from errands.policy import records
 from errands.policy.cel.session import Call, Session
-from errands.policy.timeline import MAX_SPANS, SHOWN, Span, Timeline, TimelineFold, timeline_of
+from errands.policy.timeline import MAX_SPANS, SHOWN, Timeline, TimelineFold, TimelineSpan, timeline_of
 from errands.runtime.journal import status_update
 
 START = 1_800_000_000_000
@@ -75,11 +75,11 @@ def stored(version: int, **head: Any) -> StoredTask:
     return StoredTask(task=task, head=Head(version=version, state=TaskState.WORKING, **head), scope=Scope(agent="a"))
 
 
-def lane(timeline: Timeline, name: str) -> list[Span]:
+def lane(timeline: Timeline, name: str) -> list[TimelineSpan]:
     return [span for span in timeline.spans if span.lane == name]
 
 
-def only(timeline: Timeline, name: str) -> Span:
+def only(timeline: Timeline, name: str) -> TimelineSpan:
     (span,) = lane(timeline, name)
     return span
 
