@@ -42,6 +42,8 @@ MAX_SPANS = 400
 SHOWN = 1000
 #: Characters of a title.
 TITLE = 160
+#: Bytes of all spans above which their details are cut further.
+MOST_BYTES = 2 * 2**20
 #: Attempts and children that a timeline names, the newest ones.
 MAX_NAMED = 100
 #: Open calls, reviews and artifacts that are remembered, the newest ones.
@@ -119,7 +121,8 @@ class Timeline(msgspec.Struct, kw_only=True, rename="camel"):
     hidden: dict[str, int]
     #: The tasks to which it has delegated work.
     children: list[str]
-    #: What is not in the answer, and how much of it: `contents` when the reader may not see them.
+    #: What is not in the answer, and how much of it: `contents` that the reader may not see, `details` of spans that
+    #: are cut because all of them together are large.
     left_out: dict[str, int] = field(default_factory=dict)
 
 
@@ -188,6 +191,11 @@ class TimelineFold:
             else:
                 self._attempt.until = max(self._attempt.at, self._end)
         spans = sorted([*self._folded.values(), *self._spans], key=lambda span: span.first)
+        left_out = {} if self._contents else {"contents": 1}
+        if len(encode(spans)) > MOST_BYTES:
+            left_out["details"] = len(spans)
+            for span in spans:
+                span.detail = _shortened(span.detail)
         known = {span.id for span in spans}
         for span in spans:
             span.causes = [cause for cause in dict.fromkeys(span.causes) if cause in known][:MAX_NAMED]
@@ -200,7 +208,7 @@ class TimelineFold:
             attempts=self._attempts[-MAX_NAMED:],
             hidden=dict(self._hidden),
             children=list(self._children)[-MAX_NAMED:],
-            left_out={} if self._contents else {"contents": 1},
+            left_out=left_out,
         )
 
     # One event
@@ -627,6 +635,13 @@ def shown(value: Any, most: int = SHOWN) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     return value if len(encode(value)) <= most else _text(value, most)
+
+
+def _shortened(detail: dict[str, Any]) -> dict[str, Any]:
+    short = {name: shown(value, TITLE) for name, value in detail.items() if name != "calls"}
+    if "calls" in detail:
+        short["calls"] = [{"id": call["id"], "name": call["name"]} for call in detail["calls"][:5]]
+    return short
 
 
 def _text(value: Any, most: int) -> str:

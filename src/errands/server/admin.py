@@ -19,7 +19,7 @@ import msgspec
 
 from errands import errors
 from errands.model import core, log
-from errands.model.base import encode
+from errands.model.base import UNREADABLE, encode
 from errands.model.requests import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
@@ -410,10 +410,12 @@ class AdminApi:
         while read < 5000 and (part := await self._engine.read(stored.task.id, stored.scope, after)).events:
             for event in part.events:
                 if event.kind == "request" and not parent and b'"parent"' in event.data:
-                    options = msgspec.json.decode(event.data, type=log.RequestOptions)
-                    parent, depth = options.parent, options.depth
+                    with suppress(*UNREADABLE):
+                        options = msgspec.json.decode(event.data, type=log.RequestOptions)
+                        parent, depth = options.parent, options.depth
             fold.take(event for event in part.events if event.kind == "record" and b'"task_id"' in event.data)
             after, read = part.events[-1].version, read + len(part.events)
+            await asyncio.sleep(0)  # an engine in memory does not wait
         return parent, depth, fold.timeline(stored).children
 
     async def show_timeline(self, asked: AdminRequest) -> AdminAnswer:
@@ -523,9 +525,10 @@ class AdminApi:
         """Return the options that came with the first message of a task, none if they are no longer kept."""
         for event in (await self._engine.read(stored.task.id, stored.scope, 0, 20)).events:
             if event.kind == "request":
-                options = msgspec.json.decode(event.data, type=log.RequestOptions)
-                if options.message_id == message.message_id:
-                    return options
+                with suppress(*UNREADABLE):
+                    options = msgspec.json.decode(event.data, type=log.RequestOptions)
+                    if options.message_id == message.message_id:
+                        return options
         return log.PLAIN
 
     # Work

@@ -333,6 +333,18 @@ def test_a_very_long_run_folds_into_at_most_so_many_spans_and_keeps_the_problems
     assert len([span for span in lane(found, "tool") if span.problem and not span.id.startswith("more-")]) == 10
 
 
+def test_the_details_of_very_many_large_spans_are_cut_further() -> None:
+    log = Log().begin().leased()
+    for number in range(MAX_SPANS):
+        wants = [records.FunctionCall(id=f"{number}-{n}", name="f", arguments={"a": "x" * 900}) for n in range(20)]
+        log.note(records.ModelCalled(at="", model="m", text="y" * 1000, calls=tuple(wants)))
+    found = log.timeline()
+    assert len(encode(found)) < 2 * 2**20
+    assert found.left_out == {"details": len(found.spans)}
+    calls = lane(found, "model")[-1].detail["calls"]
+    assert (len(calls), calls[0].keys()) == (5, {"id", "name"})
+
+
 def test_a_part_of_a_log_has_a_timeline_too() -> None:
     log = Log().begin().leased().note(records.CapabilityBegan(at="", **CALL), records.CapabilityFinished(at="", **CALL))
     found = timeline_of(stored(4), log.events[3:], gap=True)
