@@ -222,7 +222,7 @@ class TimelineFold:
             self._request(event, _decode_options(event.data))
         elif event.kind == "cancel":
             asked = _decode_cancel(event.data)
-            detail = self._told(by=asked.caller, address=asked.address)
+            detail = self._contents_of(by=asked.caller, address=asked.address)
             self._add(event, "people", "asked to cancel the task", detail, "asked")
         else:
             update = _decode_event(event.data)
@@ -264,13 +264,13 @@ class TimelineFold:
             self._state.last = event.version
             self._state.detail["updates"] = self._state.detail.get("updates", 0) + 1
             if text:
-                self._state.detail |= self._told(message=text)
+                self._state.detail |= self._contents_of(message=text)
             return
         if self._state is not None and self._state.until is None:
             self._state.end(event, "info")
         detail: dict[str, Any] = {"state": state.short}
         if text:
-            detail |= self._told(message=text)
+            detail |= self._contents_of(message=text)
         self._state_of = state
         self._state = self._add(
             event,
@@ -304,7 +304,7 @@ class TimelineFold:
         who = "agent" if message.role is Role.AGENT else "user"
         text = text_of(message.parts)
         detail: dict[str, Any] = {"role": who, "messageId": message.message_id[:TITLE], "parts": len(message.parts)}
-        detail |= self._told(text=text)
+        detail |= self._contents_of(text=text)
         if (sender := self._senders.pop(message.message_id, None)) is not None:
             detail |= self._sender(sender)
         title = f"{who}: {_words(text) or f'{len(message.parts)} parts'}"
@@ -321,14 +321,14 @@ class TimelineFold:
             span.detail |= self._sender(options)
 
     def _sender(self, options: RequestOptions) -> dict[str, Any]:
-        told = {
+        said = {
             "caller": options.caller,
             "address": options.address,
             "email": options.email,
             "parent": options.parent,
             "metadata": options.metadata,
         }
-        return self._told(**{name: value for name, value in told.items() if value})
+        return self._contents_of(**{name: value for name, value in said.items() if value})
 
     def _artifact(self, event: Event, update: _ArtifactUpdate) -> None:
         artifact = update.artifact
@@ -374,10 +374,12 @@ class TimelineFold:
             case records.Answered():
                 self._answered(event, record)
             case records.InputRefused():
-                self._add(event, "policy", "input refused", self._told(reason=record.reason), "refused", problem=True)
+                self._add(
+                    event, "policy", "input refused", self._contents_of(reason=record.reason), "refused", problem=True
+                )
             case records.Ended():
                 title = f"ended by policy: {record.reason}"
-                self._add(event, "policy", title, self._told(detail=record.detail), "failed", problem=True)
+                self._add(event, "policy", title, self._contents_of(detail=record.detail), "failed", problem=True)
             case _:
                 self._hidden[str(type(record).__struct_config__.tag)] += 1
 
@@ -388,14 +390,18 @@ class TimelineFold:
             "completion": record.completion,
             "firstTokenAt": _moment(record.first_token_at, None),
             "calls": [
-                {"id": call.id[:TITLE], "name": call.name[:TITLE], **self._told(arguments=call.arguments or call.raw)}
+                {
+                    "id": call.id[:TITLE],
+                    "name": call.name[:TITLE],
+                    **self._contents_of(arguments=call.arguments or call.raw),
+                }
                 for call in record.calls[:20]
             ],
         }
         if len(record.calls) > 20:
             detail["moreCalls"] = len(record.calls) - 20
         if record.text:
-            detail |= self._told(text=record.text)
+            detail |= self._contents_of(text=record.text)
         if record.incomplete:
             detail["incomplete"] = record.incomplete
         words = ", ".join(_words(call.name) for call in record.calls[:5])
@@ -413,7 +419,7 @@ class TimelineFold:
         arguments = _text(record.arguments, TITLE) if self._contents and record.arguments else ""
         detail: dict[str, Any] = {"call": record.call[:TITLE], "function": record.function[:TITLE]}
         detail["caller"] = record.caller
-        detail |= self._told(arguments=record.arguments)
+        detail |= self._contents_of(arguments=record.arguments)
         causes = [cause for cause in [self._askers.get(record.call)] if cause is not None]
         causes += self._decisions.get(record.call, ())
         title = _words(f"{record.function}({arguments})")
@@ -437,13 +443,13 @@ class TimelineFold:
         if span is None or span.until is not None:
             span = self._call(event, record)
         if isinstance(record, records.CapabilityFinished):
-            span.detail |= self._told(output=record.output)
+            span.detail |= self._contents_of(output=record.output)
             span.end(event, "ok", at=_moment(record.ended_at, event.at))
         elif isinstance(record, records.CapabilityErrored):
-            span.detail |= {"executed": record.executed, **self._told(error=record.error)}
+            span.detail |= {"executed": record.executed, **self._contents_of(error=record.error)}
             span.end(event, "failed", at=_moment(record.ended_at, event.at), problem=True)
         else:
-            span.detail |= self._told(reason=record.reason)
+            span.detail |= self._contents_of(reason=record.reason)
             span.end(event, "refused", problem=True)
         if not isinstance(record, records.CapabilityRestricted) and record.task_id:
             self._child(span, record.task_id)
@@ -454,7 +460,7 @@ class TimelineFold:
             self._hidden["shown"] += 1
             return
         span.last = max(span.last, event.version)
-        span.detail |= self._told(shown=record.content)
+        span.detail |= self._contents_of(shown=record.content)
 
     def _delegated(self, event: Event, record: records.DelegationBegan) -> None:
         span = self._calls.get(record.call)
@@ -476,7 +482,7 @@ class TimelineFold:
             detail["policy"] = record.policy[:TITLE]
         if record.call:
             detail["call"] = record.call[:TITLE]
-        detail |= self._told(detail=record.detail)
+        detail |= self._contents_of(detail=record.detail)
         asker = self._askers.get(record.call) if record.call else None
         causes = [] if asker is None else [asker]
         title = _words(f"{record.step} {record.outcome}")
@@ -495,7 +501,7 @@ class TimelineFold:
         call = record.call
         user = str(call.arguments[0]) if call.function == "review" and call.arguments else ""
         detail: dict[str, Any] = {"user": user[:TITLE], "place": call.place[:TITLE]}
-        detail |= self._told(subject=record.subject, call=str(call))
+        detail |= self._contents_of(subject=record.subject, call=str(call))
         title = f"review by {_words(user)}" if user else f"waits for {_words(call.function)}"
         lane: Lane = "people" if user else "policy"
         span = self._add(event, lane, title, detail, "waiting", is_open=True, at=_moment(record.at, event.at))
@@ -510,12 +516,12 @@ class TimelineFold:
         if record.by:
             word = {"ok": "approved", "refused": "denied"}.get(outcome, outcome)
             span.title, span.detail["by"] = f"{span.title}: {word}", record.by[:TITLE]
-        span.detail |= self._told(value=record.value, **({"error": record.error} if record.error else {}))
+        span.detail |= self._contents_of(value=record.value, **({"error": record.error} if record.error else {}))
         span.end(event, outcome, at=_moment(record.at, event.at), problem=outcome != "ok")
 
     # Spans
 
-    def _told(self, **contents: Any) -> dict[str, Any]:
+    def _contents_of(self, **contents: Any) -> dict[str, Any]:
         """Return contents as they are shown; nothing if the reader may not see them."""
         return {name: shown(value) for name, value in contents.items()} if self._contents else {}
 

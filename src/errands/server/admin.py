@@ -552,7 +552,7 @@ class AdminApi:
         is_mine = asked.query.get("mine", "") not in ("", "0") and bool(sight.call.caller)
         tenant = None if sight.reach == "agent" else sight.call.scope.tenant
         found: list[log.StoredTask] = []
-        # Whoever is asked sees the question, also of agents inside and of other owners.
+        # The user who is asked sees the question, also of inner agents and of other owners.
         for agent in (self._agent, *self._inner):
             users = names if is_mine or not sight.is_operator else None
             query = log.AskingQuery(tenant=tenant, agent=agent, users=users, limit=limit + 1)

@@ -60,7 +60,7 @@ class TableRow(msgspec.Struct, kw_only=True, rename="camel"):
     #: Which try of the current turn it is, and how often the task was leased.
     attempt: int
     leases: int
-    #: The process that holds it, and until when; "" and None while no one does.
+    #: The process that holds it, and until when; "" and None while none does.
     worker: str
     lease_until: int | None
     #: Since when it has been ready, while it is in the queue.
