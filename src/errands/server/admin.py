@@ -693,16 +693,15 @@ class AdminApi:
             raise errors.MethodNotFoundError("Nothing is measured here; ERRANDS_METRICS=true turns it on")
         current = reporter.current()
         processes = [one for one in await self._engine.processes() if one.agent == self._agent and one.id != current.id]
-        kept, step = [], -1
-        for moment in reporter.history():
-            # All of them would be a megabyte.
-            if moment.at > since and (since or moment.at // STEP != step):
-                kept.append({"at": moment.at, "figures": moment.samples})
-                step = moment.at // STEP
+        # All of them would be a megabyte.
+        moments = reporter.history(since=since, step=None if since else STEP)
         return AdminAnswer(
             {
                 "now": self._engine.clock(),
-                "process": {**process_document(current), "samples": kept},
+                "process": {
+                    **process_document(current),
+                    "samples": [{"at": moment.at, "figures": moment.samples} for moment in moments],
+                },
                 "processes": [process_document(one) for one in processes[:MOST_LISTED]],
             },
             max(len(processes) - MOST_LISTED, 0),
