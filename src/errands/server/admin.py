@@ -257,9 +257,12 @@ class AdminApi:
     # Who asks
 
     async def _identify(
-        self, asked: AdminRequest, operation: Operation, request: Any, *, widest: bool = False
+        self, asked: AdminRequest, operation: Operation, request: Any, *, widest: bool = False, shows_tasks: bool = True
     ) -> CallContext:
-        """Return the call behind a request that is judged like an operation. Raises only `A2AError`."""
+        """Return the call behind a request that is judged like an operation. Raises only `A2AError`.
+
+        Looks at tasks of others are noted in the audit trail.
+        """
         exchange = asked.exchange
         try:
             call = await self._server.dispatcher.identify(
@@ -273,7 +276,7 @@ class AdminApi:
                 if self._server.console.is_open:
                     call.reach = "tenant" if request.tenant else "agent"
             call.large_reads = exchange
-            if self._audit is not None:
+            if self._audit is not None and shows_tasks:
                 await self._audit.admit(operation, request, call, exchange)
         except errors.A2AError as error:
             await self._deny(asked, operation, request, error)
@@ -284,13 +287,13 @@ class AdminApi:
         if self._audit is not None:
             await self._audit.deny(operation.name, request, asked.exchange, error)
 
-    async def _survey(self, asked: AdminRequest, operation: Operation = LIST) -> Sight:
-        """Return which tasks the caller may see."""
+    async def _survey(self, asked: AdminRequest, operation: Operation = LIST, *, shows_tasks: bool = True) -> Sight:
+        """Return which tasks the caller may see; whether the answer shows some is for the audit trail."""
         tenant = asked.tenant
         request: Any = ListTasksRequest(tenant=tenant)
         if operation is LIST_PUSHES:
             request = ListTaskPushNotificationConfigsRequest(task_id="", tenant=tenant)
-        call = await self._identify(asked, operation, request, widest=True)
+        call = await self._identify(asked, operation, request, widest=True, shows_tasks=shows_tasks)
         return Sight(call, call.reach, self._agents(call), call.is_operator)
 
     def _agents(self, call: CallContext) -> tuple[str, ...]:
@@ -327,7 +330,7 @@ class AdminApi:
         raise errors.TaskNotFoundError(taskId=task_id)
 
     async def show_caller(self, asked: AdminRequest) -> AdminAnswer:
-        sight = await self._survey(asked)
+        sight = await self._survey(asked, shows_tasks=False)
         server = self._server
         return AdminAnswer(
             {
@@ -685,7 +688,7 @@ class AdminApi:
 
     async def show_figures(self, asked: AdminRequest) -> AdminAnswer:
         since = whole_number(asked.query, "since", 0, 0, 2**53)
-        sight = await self._survey(asked)
+        sight = await self._survey(asked, shows_tasks=False)
         if not sight.is_operator:
             raise errors.PermissionDeniedError("Figures are about all tasks, so they are for operators")
         reporter = self._server.reporter
@@ -708,13 +711,13 @@ class AdminApi:
         )
 
     async def show_metrics_table(self, asked: AdminRequest) -> AdminAnswer:
-        await self._survey(asked)
+        await self._survey(asked, shows_tasks=False)
         return AdminAnswer([metric._asdict() for metric in METRICS.values()])
 
     # The agent
 
     async def show_agent(self, asked: AdminRequest) -> AdminAnswer:
-        sight = await self._survey(asked)
+        sight = await self._survey(asked, shows_tasks=False)
         server, exchange = self._server, asked.exchange
         document = server.cards.document(exchange, CardForm.BOTH).body
         report = check_card(document)
