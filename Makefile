@@ -16,18 +16,20 @@ else
   INSTALL   = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help run agent test check audit lowest soak bench conformance format clean
+.PHONY: help run agent test check docs audit lowest soak bench conformance dist release-check format clean
 
 help:
 	@echo "make run    serve the echo example at http://127.0.0.1:8000"
 	@echo "make agent  serve the support agent there, from YAML and with a scripted model"
 	@echo "make test   run every test"
 	@echo "make check  lint, security rules, types, layers and the audit of dependencies"
+	@echo "make docs   the documentation site, in site/; fails on a broken link or an unresolved reference"
 	@echo "make audit  known vulnerabilities of the dependencies (asks osv.dev, if it can be reached)"
 	@echo "make lowest  part of the tests with the lowest versions that pyproject.toml allows"
 	@echo "make soak   the long crash and soak runs, and properties with all their examples"
 	@echo "make bench  compare errands with its peers"
 	@echo "make conformance  the public conformance kits (fetched from GitHub)"
+	@echo "make dist   wheel and sdist, in dist/; the same bytes each time"
 
 $(BIN)/python:
 	@$(MAKE_VENV)
@@ -40,7 +42,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 # The dev tools are listed once, in pyproject.toml's dependency group; pip before 25.1 cannot read groups.
 $(VENV)/.dev: pyproject.toml scripts/dev_requirements.py $(VENV)/.run
 	@echo "Installing the development tools ..."
-	@$(BIN)/python scripts/dev_requirements.py > $(VENV)/dev-requirements.txt
+	@$(BIN)/python scripts/dev_requirements.py dev docs > $(VENV)/dev-requirements.txt
 	@$(INSTALL) -e '.[$(EXTRAS)]' -r $(VENV)/dev-requirements.txt
 	@touch $@
 
@@ -63,6 +65,11 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@$(MAKE) --no-print-directory audit
+
+# The warning that is turned off is about a later version of MkDocs, not about these pages.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --clean
+	@echo "Open site/index.html in a browser."
 
 # Known vulnerabilities of what errands installs. Where the service cannot be reached it says so and succeeds.
 audit: $(VENV)/.dev
@@ -104,5 +111,13 @@ bench: $(VENV)/.dev
 conformance: $(VENV)/.dev
 	$(BIN)/python conformance/run.py
 
+# The times in the files are those of the last commit, so that building again gives the same bytes.
+dist: $(VENV)/.dev
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build -d dist
+
+release-check:
+	$(PYTHON) scripts/release_check.py $(TAG)
+
 clean:
-	rm -rf $(VENV) .venv-lowest .bench .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest site dist .bench .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis

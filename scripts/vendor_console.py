@@ -120,7 +120,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, text in contents.items():
         (FOLDER / name).write_text(text)
-        print(f"{name:<18} {len(text):>7,} characters")
+        sys.stdout.write(f"{name:<18} {len(text):>7,} characters\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 import pytest
@@ -133,6 +134,19 @@ def new_message(text: str, context: RequestContext) -> Any:
         task_id=context.task_id,
         context_id=context.context_id,
     )
+
+
+async def test_files_of_the_message_are_sent_again_too(tmp_path: Any) -> None:
+    async with open_site(blobs=str(tmp_path / "blobs"), blob_bytes=1000) as admin:
+        part = {"raw": base64.b64encode(b"x" * 5000).decode(), "filename": "a.txt"}
+        body = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "look"}, part]}}
+        first = (await admin.http.post("/message:send", json=body)).json()["task"]["id"]
+        row = (await admin.post(None, f"tasks/{first}/retry")).json()
+        await reaches(admin, None, row["id"], "completed")
+        task = (await admin.get(None, f"tasks/{row['id']}")).json()["task"]
+        url = task["history"][0]["parts"][1]["url"]
+        assert row["id"] in url
+        assert (await admin.http.get(url)).content == b"x" * 5000
 
 
 # Reviews

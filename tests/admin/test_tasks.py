@@ -49,9 +49,10 @@ async def test_pages_have_every_task_once_the_newest_first(storage: str) -> None
     async with open_site(storage=storage) as admin:
         made = [await admin.send(text=f"number {number}") for number in range(7)]
         found = await pages(admin, "limit=3")
+        times = [row["statusAt"] for row in (await admin.get(None, "tasks")).json()["tasks"]]
     assert [len(page) for page in found] == [3, 3, 1]
     assert sorted(chain.from_iterable(found)) == sorted(made)
-    assert found[-1][-1] == made[0]
+    assert times == sorted(times, reverse=True)
 
 
 async def test_a_row_says_what_was_asked_and_why_it_failed() -> None:
@@ -89,6 +90,18 @@ async def test_filters(query: str, expected: list[str]) -> None:
         for limit in (1, 50):
             rows = [row async for row in every_row(admin, f"{query}&limit={limit}")]
             assert sorted(row["words"] for row in rows) == expected
+
+
+async def test_tasks_in_rare_states_are_found_without_looking_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_table, "MOST_SCANNED", 5)
+    async with open_site() as admin:
+        asking, failed = await admin.send(text="ask me"), await admin.send(text="fail")
+        for _ in range(20):
+            await admin.send()
+        for query, expected in (("waiting=1", [asking]), ("state=failed,input-required", [failed, asking])):
+            answer = (await admin.get(None, f"tasks?{query}")).json()
+            assert [row["id"] for row in answer["tasks"]] == expected
+            assert (answer["scanned"], answer["next"]) == (len(expected), None)
 
 
 async def every_row(admin: Site, query: str) -> Any:
@@ -134,6 +147,30 @@ async def test_one_answer_looks_at_a_bounded_number_of_tasks_and_says_where_to_g
             cursor = answers[-1]["next"]
     assert [answer["scanned"] for answer in answers] == [20, 20, 11]
     assert [[row["id"] for row in answer["tasks"]] for answer in answers] == [[], [], [first]]
+
+
+async def test_tasks_of_a_few_states_are_found_behind_any_number_of_others(
+    storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_table, "MOST_SCANNED", 20)
+    async with open_site(storage=storage) as admin:
+        wanted = [await admin.send(text=text) for text in ("ask", "fail", "ask", "fail")]
+        for _ in range(30):
+            await admin.send()
+        for query in (
+            "state=failed,input-required",
+            "state=failed,input-required,rejected&limit=3",
+            "state=failed,input-required&limit=1",
+        ):
+            found = list(chain.from_iterable(await pages(admin, query)))
+            assert sorted(found) == sorted(wanted)
+        assert len(await pages(admin, "state=failed,input-required")) == 1
+        assert sorted(ids(await admin.get(None, "tasks?waiting=1"))) == sorted(wanted[::2])
+        assert ids(await admin.get(None, "tasks?waiting=1&state=failed")) == []
+        times = [
+            row["statusAt"] for row in (await admin.get(None, "tasks?state=failed,input-required")).json()["tasks"]
+        ]
+        assert times == sorted(times, reverse=True)
 
 
 async def test_tasks_of_inner_agents_are_in_the_same_order_and_on_the_same_pages(storage: str) -> None:

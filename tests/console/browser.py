@@ -17,7 +17,7 @@ from playwright.async_api import Browser, Page, Request, async_playwright
 #: Where the tests leave pictures for people to look at.
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 #: Milliseconds that something may take on a loaded machine.
-PATIENCE = 60_000
+PATIENCE = 10_000
 
 #: Collects what the policy of the page has refused, before any script of the page runs.
 _WATCH_POLICY = """

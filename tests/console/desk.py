@@ -12,7 +12,6 @@ import msgspec
 
 from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
 from errands.model.card_config import SkillConfig
-from errands.model.core import Part
 from tests.live import live
 
 #: A picture of one dot.
@@ -101,7 +100,7 @@ class Desk(Worker):
             await ctx.complete()
 
     async def go_on(self, ctx: TaskContext) -> None:
-        if any(isinstance(part.data, dict) for part in ctx.parts if isinstance(part, Part)):
+        if any(isinstance(part.data, dict) for part in ctx.parts):
             trip = ctx.answer(Trip)
             assert trip is not None
             await ctx.complete(f"Booked {trip.nights} nights in {trip.city} with {trip.board}.")

@@ -26,7 +26,9 @@ async def test_an_answer_streams_into_one_bubble_and_is_shown_as_markdown(chat: 
     await expect(bubble).to_have_count(1)
     await expect(bubble.locator("h4")).to_have_text("Refund for order A-17")
     await expect(bubble.locator("td")).to_have_count(6)
-    await expect(bubble.locator("pre code")).to_contain_text("def refund(order: str, amount: float) -> Receipt:\n    return")
+    await expect(bubble.locator("pre code")).to_contain_text(
+        "def refund(order: str, amount: float) -> Receipt:\n    return"
+    )
     await expect(bubble.locator("a")).to_have_attribute("rel", "noopener noreferrer nofollow")
     await expect(bubble.locator(".link-host")).to_have_text("(example.com)")
     await expect(chat.page.locator(".conversations li a[aria-current=page]")).to_contain_text("refund A-17")
@@ -151,7 +153,8 @@ async def test_files_go_in_and_out_and_only_pictures_are_shown(chat: Tab, tmp_pa
         await chat.page.get_by_role("link", name="Save").nth(1).click()
     saved = await saving.value
     assert saved.suggested_filename == "dot.png"
-    assert Path(await saved.path()).read_bytes() == PNG
+    await saved.save_as(tmp_path / "saved.png")
+    assert (tmp_path / "saved.png").read_bytes() == PNG
 
 
 async def test_stop_cancels_the_task(chat: Tab) -> None:

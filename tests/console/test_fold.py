@@ -112,7 +112,7 @@ def _folder() -> Iterator[tuple[IO[str], IO[str]]]:
             pytest.fail("node is not installed")
         pytest.skip("node is not installed")
     script = Path(__file__).with_name("fold.mjs")
-    command = [node, "--no-warnings", "--experimental-default-type=module", str(script), FOLD.as_uri()]
+    command = [node, "--no-warnings", str(script), FOLD.as_uri()]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdin is not None

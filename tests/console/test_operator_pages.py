@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from errands import A2AServer, BearerTokenMiddleware
 from tests.console.browser import Tab, serious_problems, tab
 from tests.console.busy import HOSTILE, Busy, busy_server
 from tests.live import live
+from tests.unit.cli.processes import Served
 
 pytestmark = pytest.mark.anyio
 
@@ -140,6 +142,20 @@ async def test_rows_are_walked_selected_and_canceled_with_the_keyboard(at_busy: 
     await expect(page.get_by_role("searchbox", name="Search tasks")).to_be_focused()
 
 
+async def test_a_hidden_tab_asks_for_nothing_until_it_is_shown_again(at_busy: Tab, busy: str) -> None:
+    await at_busy.page.clock.install()
+    page = await visit(at_busy, "/console/tasks?q=hidden")
+    await expect(page.locator(".empty")).to_be_visible()
+    await page.evaluate("Object.defineProperty(document, 'hidden', { configurable: true, get: () => true })")
+    await page.clock.run_for(2500)
+    asked = len(at_busy.requests)
+    await page.clock.run_for(60_000)
+    assert len(at_busy.requests) == asked
+    send(busy, "hello hidden")
+    await page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    await expect(page.get_by_role("link", name="hello hidden")).to_be_visible()
+
+
 async def test_a_failed_read_keeps_the_old_rows_and_says_so(at_busy: Tab, busy: str) -> None:
     send(busy, "hello again")
     page = await visit(at_busy, "/console/tasks?q=again")
@@ -190,6 +206,42 @@ async def test_filters_of_the_timeline_count_what_they_hide(at_support: Tab, sup
     await expect(page.locator("tr.span")).to_have_count(1)
     await page.get_by_role("button", name="Show all").click()
     await expect(page.locator("tr.span")).to_have_count(whole)
+
+
+async def test_dragging_over_the_outline_zooms_and_the_address_keeps_it(at_support: Tab, support: str) -> None:
+    task = send(support, "My kettle A-17 broke five times")
+    page = await visit(at_support, f"/console/tasks/{task}")
+    outline = page.locator("svg.outline")
+    await expect(outline.locator("[data-span]").first).to_be_attached()
+    marks = await outline.locator("[data-span]").count()
+    box = await outline.bounding_box()
+    assert box is not None
+    bottom = box["y"] + box["height"] - 4
+    await page.mouse.move(box["x"] + 200, bottom)
+    await page.mouse.down()
+    await page.mouse.move(box["x"] + 420, bottom)
+    await page.mouse.up()
+    await expect(page).to_have_url(re.compile(r"from=\d+&to=\d+"))
+    await page.reload()
+    await expect(page.get_by_text("after the beginning")).to_be_visible()
+    assert 0 < await outline.locator("[data-span]").count() < marks
+    await page.get_by_role("button", name="Show all").click()
+    await expect(outline.locator("[data-span]")).to_have_count(marks)
+
+
+async def test_a_turn_whose_process_was_killed_is_shown_with_both_attempts(browser: Browser, tmp_path: Path) -> None:
+    options = {"storage": f"sqlite:///{tmp_path / 'tasks.db'}", "lease_seconds": "1"}
+    program = Path(__file__).parent / "busy.py"
+    with Served(program, cwd=tmp_path, **options) as first:
+        task = send(first.url, "hold on", wait=False)
+        first.stop(signal.SIGKILL)
+    with Served(program, cwd=tmp_path, **options) as second:
+        async with tab(browser, second.url) as opened:
+            page = await visit(opened, f"/console/tasks/{task}")
+            await expect(page.locator(".sentence")).to_contain_text("attempt 2 of 3")
+            await expect(page.locator("tr.span", has_text="lost its lease")).to_be_visible()
+            await expect(page.locator("svg.outline .band")).to_have_count(2)
+            await expect(page.locator("svg.outline .band.torn")).to_have_count(1)
 
 
 async def test_artifacts_grow_while_they_are_written(at_busy: Tab, busy: str, worker: Busy) -> None:

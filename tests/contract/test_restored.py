@@ -101,6 +101,18 @@ async def test_a_restored_task_in_the_queue_is_claimed(
     assert (await log_of(engine))[-1].version == 2
 
 
+async def test_a_long_log_is_restored(
+    engine: Engine, former: MemoryEngine, changes: Changes, clock: ManualClock
+) -> None:
+    await former.commit(changes.start())
+    for number in range(3000):
+        await former.commit(changes.chunk(text=f"{number} ", fence=1, at=clock.advance(1)))
+    await former.commit(changes.complete(fence=1))
+    await engine.commit(await restoring(former))
+    assert await log_of(engine) == await log_of(former)
+    assert await engine.load("t", ME) == await former.load("t", ME)
+
+
 async def test_a_restored_paused_task_can_be_answered(
     engine: Engine, former: MemoryEngine, changes: Changes, clock: ManualClock
 ) -> None:

@@ -4,6 +4,7 @@ A fenced block may follow a line with a directive, an HTML comment that readers 
 
     <!-- continues -->         the block goes on where the last Python block of the page ended
     <!-- fragment -->          the block is no program: it is compiled and not run
+    <!-- file: NAME -->        readers save the block under this name, and later commands of the page use it
     <!-- agent: FILE.py -->    while the block runs, the server of this file answers at http://localhost:8000
 """
 
@@ -18,6 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from markdown_tables import code as code
+from markdown_tables import prose
+from markdown_tables import tables as tables
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / "README.md", ROOT / "SECURITY.md"),
@@ -27,7 +32,7 @@ PAGES = [
 
 _FENCE = re.compile(r"^(?P<indent>\s*)```(?P<language>\w*)\s*$")
 _COMMENT = re.compile(r"^\s*<!--\s*(?P<name>[\w-]+)(?::\s*(?P<value>.+?))?\s*-->\s*$")
-_DIRECTIVES = {"continues", "fragment", "agent"}
+_DIRECTIVES = {"continues", "fragment", "file", "agent"}
 
 
 @dataclass
@@ -110,27 +115,6 @@ def programs() -> list[list[Block]]:
     return found
 
 
-class Table(NamedTuple):
-    header: list[str]
-    rows: list[list[str]]
-
-
-def tables(text: str) -> list[Table]:
-    found: list[Table] = []
-    inside = False
-    for line in _prose(text):
-        if not line.startswith("|"):
-            inside = False
-            continue
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if not inside:
-            found.append(Table(cells, []))
-        elif not all(set(cell) <= set("-: ") and cell for cell in cells):
-            found[-1].rows.append(cells)
-        inside = True
-    return found
-
-
 def table(page: str, header: str) -> dict[str, list[str]]:
     """The rows of the tables whose first column is called `header`, by the code in their first cell."""
     matching = [t for t in tables((ROOT / page).read_text()) if t.header[0] == header]
@@ -138,28 +122,10 @@ def table(page: str, header: str) -> dict[str, list[str]]:
     return {code(row[0]): row for t in matching for row in t.rows}
 
 
-def code(cell: str) -> str:
-    """What stands in backticks."""
-    found = re.search(r"`([^`]+)`", cell)
-    return found[1] if found else cell
-
-
 def names_in_code(text: str) -> set[str]:
     """Every name in backticks and in blocks."""
     pieces = re.findall(r"```\w*\n(.*?)```|`([^`\n]+)`", text, re.DOTALL)
     return {name for piece in pieces for name in re.findall(r"\w+", "".join(piece))}
-
-
-def _prose(text: str) -> list[str]:
-    """The lines outside of blocks."""
-    lines: list[str] = []
-    inside = False
-    for line in text.splitlines():
-        if line.lstrip().startswith("```"):
-            inside = not inside
-        elif not inside:
-            lines.append(line)
-    return lines
 
 
 def sections(page: str) -> dict[str, str]:
@@ -176,7 +142,7 @@ def sections(page: str) -> dict[str, str]:
 
 
 def anchors(page: Path) -> set[str]:
-    headings = [line.lstrip("#").strip() for line in _prose(page.read_text()) if line.startswith("#")]
+    headings = [line.lstrip("#").strip() for line in prose(page.read_text()) if line.startswith("#")]
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -190,7 +156,7 @@ def links() -> list[Link]:
     found = [
         Link(page, target)
         for page in PAGES
-        for line in _prose(page.read_text())
+        for line in prose(page.read_text())
         for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", line))
     ]
     return [link for link in found if not re.match(r"[a-z]+:", link.target)]

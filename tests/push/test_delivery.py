@@ -270,6 +270,65 @@ async def test_many_hosts_that_hang_do_not_hold_up_one_that_works(receiver: Rece
         forever.set()
 
 
+async def test_hosts_that_answer_slowly_do_not_hold_up_one_that_works(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "LATE", 0.0)
+    forever = asyncio.Event()
+
+    async def answer(one: Any) -> int:
+        await forever.wait()
+        return 200
+
+    options = {**ALLOWED, "push_concurrency": 4, "push_concurrency_per_host": 4}
+    async with AsyncExitStack() as stack:
+        slow = [await stack.enter_async_context(Receiver().up()) for _ in range(4)]
+        server = serve(Agent(talk), **options)
+        client = await stack.enter_async_context(connect(server))
+        for one in slow:
+            await send(client, one)
+            await ended(one)
+        while any(entry.due_at is not None for entry in await entries(server.engine)):
+            await asyncio.sleep(0)
+        for one in slow:
+            one.received.clear()
+            one.answer = answer
+        monkeypatch.setattr(push, "LATE", 10.0)
+        await send(client, receiver)
+        await ended(receiver)
+        for one in slow:
+            for _ in range(4):
+                await send(client, one)
+        receiver.received.clear()
+        await until(lambda: any(one.received for one in slow))
+        await send(client, receiver)
+        await ended(receiver)
+        # They share a quarter of the requests.
+        assert sum(len(one.received) for one in slow) == 1
+        forever.set()
+
+
+async def test_a_host_has_one_request_more_at_a_time_with_each_prompt_answer(receiver: Receiver) -> None:
+    at_once: list[int] = []
+    arrived = 0
+
+    async def answer(one: Any) -> int:
+        nonlocal arrived
+        arrived += 1
+        at_once.append(arrived)
+        await asyncio.sleep(0)
+        arrived -= 1
+        return 200
+
+    receiver.answer = answer
+    async with connect(Agent(talk), **ALLOWED, push_concurrency_per_host=2) as client:
+        for _ in range(10):
+            await send(client, receiver)
+        await until(lambda: receiver.states().count("completed") == 10)
+    assert at_once[0] == 1
+    assert max(at_once) <= 2
+
+
 async def test_hosts_that_failed_and_hang_do_not_hold_up_a_new_one(receiver: Receiver) -> None:
     forever = asyncio.Event()
 

@@ -62,7 +62,7 @@ async def export_tasks(
         errands tasks export tasks.jsonl
     """
     count = live = webhooks = 0
-    damaged: list[str] = []
+    damaged: dict[str, str] = {}
     conversations: set[tuple[object, str | None]] = set()
     prints = str(file) == "-"
     async with existing_store(storage) as engine, SlowWork("Exporting", "task", prints=prints) as work:
@@ -74,11 +74,9 @@ async def export_tasks(
                 conversation = stored.scope, stored.task.context_id
                 is_live = stored.head.due_at is not None
                 try:
-                    if stored.damage:
-                        raise ValueError(stored.damage)
                     lines = await archive_lines(engine, stored, with_memory=conversation not in conversations)
-                except UNREADABLE:
-                    damaged.append(stored.task.id)
+                except UNREADABLE as error:
+                    damaged[stored.task.id] = str(error)
                     continue
                 if not is_live:  # an import may leave a live task out, and what was remembered with it
                     conversations.add(conversation)
@@ -91,8 +89,8 @@ async def export_tasks(
     note(f"{counted(count, 'task')} exported, {live} of them in the queue or at work.")
     if webhooks:
         note(f"{counted(webhooks, 'task')} had webhooks, which are not in an archive: register them again.")
-    for task_id in damaged:
-        note(f"Task {task_id} is damaged and was left out; `errands db damaged` says why.", "red")
+    for task_id, reason in damaged.items():
+        note(f"Task {task_id} is damaged and was left out: {reason}", "red")
     return ExitCode.FAILED if damaged else ExitCode.OK
 
 

@@ -38,6 +38,8 @@ Ctrl-C cancels the task that runs; pressed again, it leaves."""
 #: Seconds between questions to an agent that does not stream, and between tries to follow a task again.
 _POLL = 0.3
 _PAUSES = (1.0, 2.0, 5.0)
+#: Bytes of the largest file that is saved.
+_MOST_BYTES = 2**30
 #: The types of a form's fields that are written as JSON.
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
@@ -149,7 +151,7 @@ class ChatTerminal:
         elif word == "/help":
             note(_HELP, "dim")
         elif line.startswith("/"):
-            note(f"There is no {word} here; /help shows what there is. A message may begin with //.")
+            note(f"unknown command {word}: /help shows the commands, and // begins a message with a slash")
         else:
             self._say([Part(text=line)] if line else [])
 
@@ -271,7 +273,7 @@ class ChatTerminal:
         sys.stdout.write("\n")
         self._state = ""
         if self._task_id is None:
-            note("Stopped before the agent accepted the message.", "dim")
+            note("Stopped. The agent had not answered yet, and may still work: see `errands tasks list URL`.", "dim")
             return
         note("Canceling. Ctrl-C leaves at once.", "dim")
         try:
@@ -342,7 +344,9 @@ class ChatTerminal:
         if (self._ask(f"save {path.name}{size} in this folder? [y/N] ") or "").lower() not in ("y", "yes"):
             return
         try:
-            self._runner.run(_saved(self._client.download_to(part, path, credentials=self._credentials)))
+            self._runner.run(
+                _saved(self._client.download_to(part, path, max_bytes=_MOST_BYTES, credentials=self._credentials))
+            )
         except (A2AError, A2AClientError) as error:
             note(explained(error), "red")
         except OSError as error:

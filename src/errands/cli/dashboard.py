@@ -373,7 +373,7 @@ def _processes(found: Overview) -> Table:
         )
         for one in found.processes[:10]
     ]
-    return table(("PROCESS", "ROLE", "UP", "CPU", "MEMORY", "TURNS", "REQ/S", "LOOP LAG"), rows)
+    return table(("PROCESS", "ROLE", "UP", "CPU", "MEMORY", "TURNS", "REQ/S", "LOOP LAG"), rows, whole=1)
 
 
 def _tasks(found: Overview, sort: SortKey, now: int, room: int) -> RenderableType:
@@ -394,7 +394,7 @@ def _tasks(found: Overview, sort: SortKey, now: int, room: int) -> RenderableTyp
     ]
     names = [name + (" ▾" if name.lower() == sort else "") for name in ("TASK", "STATE", "ATTEMPT", "AGE", "LEASE")]
     names += [name + (" ▾" if name.lower() == sort else "") for name in ("AGENT", "OWNER")]
-    shown = table(names, rows)
+    shown = table(names, rows, whole=5)
     left = len(tasks) - len(rows)
     return Group(shown, Text(f"{left} more", "dim")) if left else shown
 

@@ -237,12 +237,18 @@ async def check_target(place: str | None, storage: str | None, host: str, port: 
             yield _ok("port", f"{number} of {address} is free")
 
 
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
 def _missing_extras(settings: Settings) -> Iterator[Diagnosis]:
     for name, (extra, module) in _EXTRAS.items():
-        if getattr(settings, name) is not None and importlib.util.find_spec(module) is None:
+        if getattr(settings, name) is not None and not _has(module):
             yield _error("extras", f"the setting {name} needs an extra", f"pip install 'errands[{extra}]'")
+    if settings.model is not None and not settings.model.startswith("scripted") and not _has("any_llm"):
+        yield _error("extras", f"the model {settings.model} needs an extra", "pip install 'errands[agents,models]'")
     for scheme, module, extra in (("s3://", "s3fs", "s3"), ("gs://", "gcsfs", "gcs")):
-        if (settings.blobs or "").startswith(scheme) and importlib.util.find_spec(module) is None:
+        if (settings.blobs or "").startswith(scheme) and not _has(module):
             yield _error("extras", f"blobs at {scheme} need an extra", f"pip install 'errands[{extra}]'")
 
 
@@ -401,12 +407,14 @@ async def _answers(url: str) -> AsyncIterator[Diagnosis]:
     """Check readiness, which servers of errands tell, and the time of an answer."""
     async with httpx.AsyncClient(timeout=_PATIENCE) as http:
         try:
-            answer = await http.get(url.rstrip("/") + READY_PATH)
+            async with http.stream("GET", url.rstrip("/") + READY_PATH) as answer:
+                # The beginning is enough, however much another server sends.
+                text = (await anext(answer.aiter_bytes(200), b"")).decode(errors="replace")
         except httpx.HTTPError as error:
             yield _error("ready", f"{READY_PATH} does not answer ({type(error).__name__})", "see the log of the agent")
             return
     if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-        yield _error("ready", f"the server is not ready: {answer.text[:200]}", "see its log, and check its task store")
+        yield _error("ready", f"the server is not ready: {text}", "see its log, and check its task store")
     elif answer.status_code == httpx.codes.OK:
         yield _ok("ready", "the server takes requests")
     try:

@@ -240,7 +240,8 @@ def _greet(address: str, server: A2AServer) -> None:
     facts.append(("storage", server.storage + lasts))
     facts += [(name, one_line(value, 200)) for name, value in server.facts.items()]
     if takes_requests and not server.listens_locally and not server.asks_who_calls:
-        who = "everyone who can reach this address may use the agent and see all tasks: there is no --auth"
+        what = "operate the agent" if server.console.is_on else "use the agent and see all tasks"
+        who = f"everyone who can reach this address may {what}: there is no --auth"
         facts.append(("access", who))
     if server.grpc_port is not None:
         facts.append(("grpc", host_port(callable_host(server.settings.grpc_host), server.grpc_port)))

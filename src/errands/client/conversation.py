@@ -83,7 +83,9 @@ class MessageSender(Protocol):
 class ConversationTurn:
     """A message and its result."""
 
+    #: What was sent.
     message: Message
+    #: What came back.
     result: ClientResult
 
 

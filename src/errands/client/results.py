@@ -194,9 +194,13 @@ class ResultMemory:
 class ListResult:
     """One page of tasks; `next_page_token` is None on the last one."""
 
+    #: The newest first.
     tasks: list[ClientResult] = field(default_factory=list)
+    #: What to pass for the next page.
     next_page_token: str | None = None
+    #: How many tasks there are on all pages, if the agent says so.
     total_size: int | None = None
+    #: How many tasks a page has at most.
     page_size: int = 50
 
 

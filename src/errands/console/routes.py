@@ -39,7 +39,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-SAFETY_HEADERS: tuple[Header, ...] = (
+_PAGE_HEADERS: tuple[Header, ...] = (
     (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -47,12 +47,17 @@ SAFETY_HEADERS: tuple[Header, ...] = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
+#: For the files: none of them is a page.
+_FILE_HEADERS: tuple[Header, ...] = (
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
 
 _MEDIA_TYPES = {
     ".css": b"text/css; charset=utf-8",
     ".js": b"text/javascript; charset=utf-8",
     ".json": b"application/json",
-    ".svg": b"image/svg+xml",
 }
 #: Licences and other texts.
 _PLAIN_TEXT = b"text/plain; charset=utf-8"
@@ -68,16 +73,14 @@ _PAGE = """\
 <meta name="color-scheme" content="light dark">
 <meta name="errands-version" content="{version}">
 <title>{title}</title>
-<link rel="icon" href="{static}icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="{static}style.css">
-<link rel="stylesheet" href="{static}pages.css">
 {preloads}
 <script type="module" src="{static}app.js"></script>
 <script type="application/json" id="card">{card}</script>
 </head>
 <body>
 <div id="app"><p class="boot">Loading the console …</p></div>
-<noscript><p class="boot">The console needs JavaScript. The same can be done with the command line: errands --help</p></noscript>
+<noscript><p class="boot">The console needs JavaScript. The command line needs none: errands --help</p></noscript>
 </body>
 </html>
 """
@@ -127,13 +130,13 @@ def answer(path: str, *, card: bytes, accept_encoding: str = "", if_none_match: 
     `card` is the agent's public card in JSON, which the page contains; the other arguments are headers of the request.
     """
     if not path.startswith(STATIC):
-        headers = (*SAFETY_HEADERS, (b"cache-control", b"no-store"))
+        headers = (*_PAGE_HEADERS, (b"cache-control", b"no-store"))
         return ConsoleAnswer(200, page(path, card), b"text/html; charset=utf-8", headers)
     file = static_files().get(path.removeprefix(STATIC))
     if file is None:
         return None
     headers = (
-        *SAFETY_HEADERS,
+        *_FILE_HEADERS,
         (b"etag", file.etag.encode()),
         # Addresses have no versions, so browsers ask each time; usually the answer is 304.
         (b"cache-control", b"no-cache"),

@@ -187,7 +187,7 @@ class MemoryTask(msgspec.Struct, gc=False):
 
 
 class MemoryEngine(LocalEngine):
-    """Everything in this process, and gone with it."""
+    """Tasks in the memory of this process, and gone with it."""
 
     name = "memory"
     durable = False

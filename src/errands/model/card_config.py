@@ -98,38 +98,54 @@ def _camel(fields: Any) -> Any:
 class ProviderConfig(_Config):
     """The provider of the agent."""
 
+    #: Its name.
     organization: str
+    #: Its web page.
     url: str
 
 
 class SignatureConfig(_Config):
     """A JWS that was made elsewhere and is put on the card unchanged."""
 
+    #: The protected header, in base64url.
     protected: str
+    #: The signature, in base64url.
     signature: str
+    #: The unprotected header.
     header: dict[str, Any] | None = None
 
 
 class SkillConfig(_Config):
     """One thing that the agent can do, for people and for agents that choose among agents."""
 
+    #: Unique among the skills of the agent.
     id: str
+    #: For people.
     name: str
+    #: What the skill does, and when to use it.
     description: str
+    #: Words by which it is found.
     tags: list[str] = msgspec.field(default_factory=list)
+    #: Messages that make use of it.
     examples: list[str] = msgspec.field(default_factory=list)
+    #: The media types that it accepts, if not those of the agent.
     input_modes: list[str] | None = None
+    #: The media types of its answers, if not those of the agent.
     output_modes: list[str] | None = None
+    #: The schemes and scopes that callers of it need, beside those of the agent.
     security: list[dict[str, list[str]]] | None = None
 
 
 class ExtensionConfig(_Config):
     """An extension of the protocol that the agent understands."""
 
+    #: Its name in requests and on the card.
     uri: str
+    #: How the agent uses it.
     description: str | None = None
     #: A client that does not declare a required extension is refused.
     required: bool = False
+    #: What the extension itself prescribes.
     params: dict[str, Any] = msgspec.field(default_factory=dict)
 
 

@@ -82,14 +82,19 @@ _FLAG = frozenset({bool})
 class Part(A2AObject):
     """One piece of content: exactly one of `text`, `raw`, `url` and `data` is set."""
 
+    #: A text.
     text: str | None = None
     #: A file's bytes; base64 on the wire.
     raw: bytes | None = None
+    #: The address of a file.
     url: str | None = None
     #: Any JSON value, `null` included, so absence is UNSET.
     data: Any | UnsetType = UNSET
+    #: What the sender adds to this part.
     metadata: Metadata | None = None
+    #: A file's name.
     filename: str | None = None
+    #: Such as `image/png`.
     media_type: str | None = None
 
     def __post_init__(self) -> None:
@@ -117,13 +122,21 @@ class Part(A2AObject):
 class Message(A2AObject):
     """A message of the user or the agent: one or more parts."""
 
+    #: Made by the sender; a message that is sent again is recognised by it.
     message_id: Annotated[str, Meta(min_length=1)]
+    #: Who has written it.
     role: Role
+    #: Its content.
     parts: Annotated[list[Part], Meta(min_length=1)]
+    #: The conversation that it belongs to.
     context_id: str | None = None
+    #: The task that it continues. None: it begins a new one.
     task_id: str | None = None
+    #: What the sender adds to this message.
     metadata: Metadata | None = None
+    #: The extensions of the protocol that it makes use of.
     extensions: list[str] | None = None
+    #: Other tasks that it refers to.
     reference_task_ids: list[str] | None = None
 
     def __post_init__(self) -> None:
@@ -145,8 +158,11 @@ class Message(A2AObject):
 class TaskStatus(A2AObject):
     """The state of a task, since when, and the agent's message about it."""
 
+    #: The state.
     state: TaskState
+    #: The agent's words about it, such as a question.
     message: Message | None = None
+    #: Since when, in ISO 8601.
     timestamp: str | None = None
 
     def __post_init__(self) -> None:
@@ -157,11 +173,17 @@ class TaskStatus(A2AObject):
 class Artifact(A2AObject):
     """Something that a task has produced: one or more parts under a name."""
 
+    #: Unique in its task.
     artifact_id: Annotated[str, Meta(min_length=1)]
+    #: Its content.
     parts: list[Part]
+    #: For people.
     name: str | None = None
+    #: For people.
     description: str | None = None
+    #: What the agent adds to it.
     metadata: Metadata | None = None
+    #: The extensions of the protocol that it makes use of.
     extensions: list[str] | None = None
 
     def __post_init__(self) -> None:
@@ -184,11 +206,17 @@ class Artifact(A2AObject):
 class Task(A2AObject):
     """A piece of work: its status, its messages, and what it has produced."""
 
+    #: Made by the server.
     id: str
+    #: How it stands.
     status: TaskStatus
+    #: The conversation that it belongs to.
     context_id: str | None = None
+    #: What it has produced so far.
     artifacts: list[Artifact] | None = None
+    #: Its messages, the oldest first, as far as the request asks for them.
     history: list[Message] | None = None
+    #: What the agent adds to it.
     metadata: Metadata | None = None
 
     def __post_init__(self) -> None:
@@ -208,9 +236,13 @@ class Task(A2AObject):
 class TaskStatusUpdateEvent(A2AObject):
     """The status of a task has changed."""
 
+    #: The task.
     task_id: str
+    #: Its conversation.
     context_id: str
+    #: The new status.
     status: TaskStatus
+    #: What the agent adds to this event.
     metadata: Metadata | None = None
 
     def __post_init__(self) -> None:
@@ -226,11 +258,17 @@ class TaskStatusUpdateEvent(A2AObject):
 class TaskArtifactUpdateEvent(A2AObject):
     """An artifact, or with `append` another chunk of one; `last_chunk` marks the last."""
 
+    #: The task.
     task_id: str
+    #: Its conversation.
     context_id: str
+    #: The artifact, or the chunk of it.
     artifact: Artifact
+    #: Whether the parts continue an artifact with the same id.
     append: bool = False
+    #: Whether the artifact is complete.
     last_chunk: bool = False
+    #: What the agent adds to this event.
     metadata: Metadata | None = None
 
     def __post_init__(self) -> None:

@@ -17,7 +17,9 @@ from errands.tracing import TraceContext
 class Scope(NamedTuple):
     """The tenant, owner and agent of a task. Every read and write takes one; a task of another scope is "not found"."""
 
+    #: The customer or part of an organisation that the caller belongs to; "" without tenants.
     tenant: str = ""
+    #: Who sent the first message of the task; "" when callers are anonymous.
     owner: str = ""
     #: The agent that works on it: several agents may share a store without seeing each other's tasks.
     agent: str = ""

@@ -24,7 +24,9 @@ class _PolicyPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class GuardrailSteps(_PolicyPart, frozen=True, kw_only=True):
     """Steps over every input and every answer of the agent."""
 
+    #: Over every input, before the agent sees it.
     before: list[StepConfig] = []
+    #: Over every answer, before it is published.
     after: list[StepConfig] = []
 
 
@@ -41,7 +43,9 @@ class Policy(_PolicyPart, frozen=True, kw_only=True):
 
     #: Decisions name it.
     version: Annotated[str, Meta(examples=["2026-01-31"])]
+    #: What ends a task that takes too much.
     limits: Limits = Limits()
+    #: Steps that check each input and each answer.
     guardrails: GuardrailSteps = GuardrailSteps()
     #: By the name that is passed to `ctx.capability`. One without steps is only made known to expressions.
     capabilities: dict[str, CapabilitySteps] = {}

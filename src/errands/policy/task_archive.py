@@ -164,7 +164,9 @@ def ending(tasks: int) -> bytes:
 
 
 async def archive_lines(engine: Engine, stored: log.StoredTask, *, with_memory: bool) -> list[bytes]:
-    """Return the lines of a task. Raises what reading its log raises."""
+    """Return the lines of a task. Raises what reading its log raises, and `ValueError` if that cannot be read back."""
+    if stored.damage:
+        raise ValueError(stored.damage)
     kept = [event for event in (await read_log(engine, stored)).events if event.version <= stored.version]
     trimmed = stored.version
     while kept and kept[-1].version - len(kept) + 1 != kept[0].version:
@@ -206,6 +208,10 @@ async def archive_lines(engine: Engine, stored: log.StoredTask, *, with_memory: 
 
 
 def _event_line(event: log.Event) -> bytes:
+    try:
+        _DECODERS.get(event.kind, _decode_event)(event.data)
+    except UNREADABLE as error:
+        raise ValueError(f"event {event.version} cannot be read ({error})") from None
     lease = None
     if event.lease is not None:
         lease = ArchivedLease(event.lease.attempt, event.lease.worker, to_iso(event.lease.until), event.lease.cause)

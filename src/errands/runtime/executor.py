@@ -53,6 +53,7 @@ async def _no_task(task_id: str) -> core.Task | None:
 class User:
     """The caller, named by middleware. A caller without a name is not authenticated."""
 
+    #: The name that authentication has found; "" without one.
     user_name: str = ""
 
     @property
@@ -185,8 +186,9 @@ class RequestContext:
 class RequestContextBuilder(ABC):
     """Builds what an executor is given: `A2AServer(executor=..., request_context_builder=...)`."""
 
-    #: Make the identifiers of new tasks and new contexts; None: random UUIDs.
+    #: Makes the identifiers of new tasks. None: random UUIDs.
     task_id_generator: IDGenerator | None = None
+    #: Makes the identifiers of new contexts. None: random UUIDs.
     context_id_generator: IDGenerator | None = None
 
     @abstractmethod
@@ -419,7 +421,9 @@ class AgentExecutor(ABC):
 class IDGeneratorContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a new identifier belongs to, as far as it is known."""
 
+    #: The task that the identifier is for.
     task_id: str | None = None
+    #: The conversation that it is for.
     context_id: str | None = None
 
 

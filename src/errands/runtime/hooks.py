@@ -34,7 +34,10 @@ _decode = msgspec.json.Decoder(StreamResponse).decode
 
 @dataclass
 class LifecycleHooks:
-    """Set only what you need. Each is called with the task's id, the new state and the status message."""
+    """Functions that are called when a task changes; set only what you need.
+
+    Each is called with the task's id, the new state and the status message.
+    """
 
     #: After every change of state, and with every progress report.
     on_state_change: StateHook | None = None

@@ -73,7 +73,10 @@ def is_head_only(middleware: A2AMiddleware) -> bool:
 
 
 class A2AMiddleware:
-    """Override what you need. Raise an `A2AError` to refuse the request."""
+    """Code before and after every request: override what you need.
+
+    Raise an `A2AError` to refuse the request.
+    """
 
     async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
         """Called before the task manager sees the request. Change the envelope in place."""

@@ -55,7 +55,9 @@ GATHER = 0.01
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 900.0
 #: Failures in a row after which a host is left alone, and for how many seconds: at first, and at most.
 BREAK_AFTER, FIRST_BREAK, LONGEST_BREAK = 5, 5.0, 300.0
-#: Hosts that are remembered because they failed, and because they answered.
+#: Seconds after which an answer is late: then its host is treated like one that failed, until it answers sooner.
+LATE = 1.0
+#: Hosts that are remembered because they failed or were late, and because they answered in time.
 MAX_CIRCUITS = 10_000
 
 _CONTROL = re.compile(r"[^\x21-\x7e]|\\")
@@ -172,8 +174,8 @@ class PushSender:
         self._busy: Counter[str] = Counter()
         self._running: set[asyncio.Task[None]] = set()
         self._circuits: OrderedDict[str, _Circuit] = OrderedDict()
-        #: Hosts that answered the last time.
-        self._proven: OrderedDict[str, None] = OrderedDict()
+        #: Hosts that answered in time the last time, and how many requests each may have at once.
+        self._proven: OrderedDict[str, int] = OrderedDict()
         self._traces = EventTraces(engine)
         self._loop_task: asyncio.Task[None] | None = None
 
@@ -241,11 +243,12 @@ class PushSender:
                     until = self._engine.clock() + self._lease
                     if not await self._settle(entry, position, due_at=until):
                         return
+                began = asyncio.get_running_loop().time()
                 if tracing.tracer is None:
                     await self._client.post(entry, notification, self._engine.clock())
                 else:
                     await self._trace(tracing.tracer, entry, notification)
-                self._succeeded(entry.config.host)
+                self._succeeded(entry.config.host, asyncio.get_running_loop().time() - began)
                 if self._figures is not None:
                     self._figures.attempted_delivery("delivered")
                 position, attempts = notification.version, 0
@@ -358,12 +361,23 @@ class PushSender:
 
     # The circuit breaker
 
-    def _succeeded(self, host: str) -> None:
-        self._circuits.pop(host, None)
-        self._proven[host] = None
-        self._proven.move_to_end(host)
-        if len(self._proven) > MAX_CIRCUITS:
-            self._proven.popitem(last=False)
+    def _succeeded(self, host: str, seconds: float) -> None:
+        """Allow a host one request more at a time, or only one if its answer took too long."""
+        if seconds > LATE:
+            self._proven.pop(host, None)
+            circuit = self._circuits.setdefault(host, _Circuit())
+            circuit.failures, circuit.open_until = 0, 0.0
+            self._circuits.move_to_end(host)
+        else:
+            self._circuits.pop(host, None)
+            self._proven[host] = min(self._proven.get(host, 1) + 1, self._settings.push_concurrency_per_host)
+            self._proven.move_to_end(host)
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        for hosts in (self._proven, self._circuits):
+            if len(hosts) > MAX_CIRCUITS:
+                hosts.popitem(last=False)
 
     def _failed(self, host: str) -> None:
         self._proven.pop(host, None)
@@ -373,17 +387,16 @@ class PushSender:
         if (breaks := circuit.failures - BREAK_AFTER) >= 0:
             pause = min(FIRST_BREAK * 2.0 ** min(breaks, 30), LONGEST_BREAK)
             circuit.open_until = asyncio.get_running_loop().time() + pause
-        if len(self._circuits) > MAX_CIRCUITS:
-            self._circuits.popitem(last=False)
+        self._forget_oldest()
 
     def _room(self) -> Callable[[str], int]:
         """Return the function that says how many requests a host may have now beside those that it has.
 
-        A host that has not answered yet, or not the last time, has one at a time. All such hosts together have half of
-        the requests, and those that failed half of that: hosts that hang hold up neither those that work nor new ones.
+        A host that has not answered yet, or not in time the last time, has one at a time, and one more with each answer
+        that comes in time. All hosts with one together have half of the requests, and those that failed or were late
+        half of that: hosts that hang or answer slowly hold up neither those that work nor new ones.
         """
         now = asyncio.get_running_loop().time()
-        per_host = self._settings.push_concurrency_per_host
         unproven = [host for host in self._busy if host not in self._proven]
         left = (self._settings.push_concurrency + 1) // 2 - sum(self._busy[host] for host in unproven)
         left_for_failed = (self._settings.push_concurrency + 3) // 4 - sum(
@@ -392,8 +405,8 @@ class PushSender:
 
         def room(host: str) -> int:
             nonlocal left, left_for_failed
-            if host in self._proven:
-                return per_host - self._busy[host]
+            if (allowed := self._proven.get(host)) is not None:
+                return allowed - self._busy[host]
             if left <= 0 or self._busy[host]:
                 return 0
             if (circuit := self._circuits.get(host)) is not None:

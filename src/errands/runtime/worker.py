@@ -49,9 +49,13 @@ class TurnWorker(Worker):
 class FileInfo:
     """A file of a message: its bytes, or where to get them."""
 
+    #: Its bytes, if the message has them.
     content: bytes | None
+    #: Its address, if the message has only that.
     url: str | None
+    #: Its name, as the sender gives it.
     filename: str | None
+    #: Such as `image/png`, as the sender gives it.
     media_type: str | None
 
     @classmethod
@@ -66,8 +70,11 @@ class HistoryMessage:
 
     #: "user" or "agent".
     role: str
+    #: Its text parts, joined by line breaks.
     text: str
+    #: All of its parts.
     parts: list[Any]
+    #: Its identifier.
     message_id: str
 
     @classmethod
@@ -81,8 +88,11 @@ class HistoryMessage:
 class PreviousArtifact:
     """An artifact that the task had when the turn began."""
 
+    #: Its identifier.
     artifact_id: str
+    #: The name that it was given.
     name: str | None
+    #: What it consists of.
     parts: list[Any]
 
     @classmethod

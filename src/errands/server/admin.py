@@ -93,6 +93,8 @@ LEFT_OUT = b"errands-left-out"
 MAX_BODY = 64 * 1024
 #: Events of the longest log whose records are read to find out which rule asks for a review.
 MOST_RECORDS = 1000
+#: Reviews for which that is found out.
+MOST_EXPLAINED = 50
 _NO_STORE: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 
@@ -259,9 +261,13 @@ class AdminApi:
             call = await self._server.dispatcher.identify(
                 operation, request, exchange, widest=widest, inner=self._inner
             )
-            if self._server.console.is_open:
+            if not call.caller:
+                # Middleware may let callers without a name pass. They are like those that nobody asks, but there may
+                # be others with a name, whose tasks they do not see.
+                self._server.console.check_nameless(exchange)
                 call.is_operator = True
-                call.reach = "tenant" if request.tenant else "agent"
+                if self._server.console.is_open:
+                    call.reach = "tenant" if request.tenant else "agent"
             call.large_reads = exchange
             if self._audit is not None:
                 await self._audit.admit(operation, request, call, exchange)
@@ -294,10 +300,7 @@ class AdminApi:
         request = request or GetTaskRequest(id=asked.task_id, tenant=asked.tenant)
         call = await self._identify(asked, operation, request)
         try:
-            scope = None if self._server.console.is_open else call.scope
-            stored = await self._engine.load_head(asked.task_id, scope)
-            if stored.scope.agent not in (self._agent, *self._inner):
-                raise errors.TaskNotFoundError(taskId=asked.task_id)
+            stored = await self._load_head(asked.task_id, call)
             call.scope = stored.scope
             if with_content:
                 stored = await call.load(self._engine, asked.task_id)
@@ -305,6 +308,19 @@ class AdminApi:
             await self._deny(asked, operation, request, error)
             raise
         return SeenTask(stored, call, call.is_operator)
+
+    async def _load_head(self, task_id: str, call: CallContext) -> log.StoredTask:
+        """Return a task that the caller may see, without its content. Raises `TaskNotFoundError`."""
+        agents = self._agents(call)
+        if self._server.console.is_open:
+            stored = await self._engine.load_head(task_id, None)
+            if stored.scope.agent not in agents:
+                raise errors.TaskNotFoundError(taskId=task_id)
+            return stored
+        for agent in agents:
+            with suppress(errors.TaskNotFoundError):
+                return await self._engine.load_head(task_id, call.scope._replace(agent=agent))
+        raise errors.TaskNotFoundError(taskId=task_id)
 
     async def show_caller(self, asked: AdminRequest) -> AdminAnswer:
         sight = await self._survey(asked)
@@ -332,7 +348,7 @@ class AdminApi:
 
     async def _can_write(self, asked: AdminRequest, sight: Sight) -> bool:
         """Return whether the caller may change the tasks that it sees."""
-        if self._server.console.is_open:
+        if not sight.call.caller:
             return True
         try:
             call = await self._server.dispatcher.identify(CANCEL, CancelTaskRequest(id=""), asked.exchange)
@@ -524,21 +540,25 @@ class AdminApi:
         sight = await self._survey(asked)
         limit = whole_number(asked.query, "limit", 200, 1, MOST_LISTED)
         names = names_of(sight.call)
-        is_mine = asked.query.get("mine", "") not in ("", "0") and not self._server.console.is_open
+        is_mine = asked.query.get("mine", "") not in ("", "0") and bool(sight.call.caller)
         tenant = None if sight.reach == "agent" else sight.call.scope.tenant
         found: list[log.StoredTask] = []
         # Whoever is asked sees the question, also of agents inside and of other owners.
         for agent in (self._agent, *self._inner):
             users = names if is_mine or not sight.is_operator else None
             query = log.AskingQuery(tenant=tenant, agent=agent, users=users, limit=limit + 1)
-            found += await self._engine.asking(query)
+            asking = await self._engine.asking(query)
+            found += [one for one in asking if one.head.asks in names or sight.reaches(one.scope)]
         found.sort(key=lambda stored: (stored.head.status_at, stored.task.id))
-        reviews = [await self._review_fields(stored) for stored in found[:limit]]
+        reviews = [
+            await self._review_fields(stored, finds_rule=number < MOST_EXPLAINED)
+            for number, stored in enumerate(found[:limit])
+        ]
         return AdminAnswer(reviews, max(len(found) - limit, 0))
 
-    async def _review_fields(self, stored: log.StoredTask) -> dict[str, Any]:
+    async def _review_fields(self, stored: log.StoredTask, *, finds_rule: bool) -> dict[str, Any]:
         review, rule = Review.of(await revealed(self._engine, stored)), ""
-        if stored.version <= MOST_RECORDS:
+        if finds_rule and stored.version <= MOST_RECORDS:
             with suppress(errors.DamagedTaskError, errors.TaskNotFoundError):
                 known = await stored_records(self._engine, stored.task.id, stored.scope)
                 waiting = open_review(known, stored.head.asks)
@@ -563,26 +583,25 @@ class AdminApi:
         message = verdict_message(verdict, "", task_id=asked.task_id, context_id=None)
         request = SendMessageRequest(message=message, tenant=asked.tenant)
         call = await self._identify(asked, SEND, request)
-        is_open = self._server.console.is_open
-        query = log.AskingQuery(task_id=asked.task_id, tenant=None if is_open else call.scope.tenant)
-        asking = [one for one in await self._engine.asking(query) if one.scope.agent in (self._agent, *self._inner)]
-        names = names_of(call)
-        stored = asking[0] if asking else None
-        is_visible = stored is not None and (is_open or stored.head.asks in names or stored.scope == call.scope)
-        if stored is None or not is_visible:
+        sight, names = Sight(call, call.reach, self._agents(call), call.is_operator), names_of(call)
+        query = log.AskingQuery(task_id=asked.task_id, tenant=None if call.reach == "agent" else call.scope.tenant)
+        stored = next(iter(await self._engine.asking(query)), None)
+        is_asked = stored is not None and stored.head.asks in names
+        is_served = stored is not None and stored.scope.agent in (self._agent, *self._inner)
+        if stored is None or not is_served or not (is_asked or sight.reaches(stored.scope)):
             error = errors.TaskNotFoundError("No task of this id waits for your review", taskId=asked.task_id)
             await self._deny(asked, SEND, request, error)
             raise error
         user = stored.head.asks
-        if not is_open and user not in names:
+        if call.caller and not is_asked:
             raise errors.PermissionDeniedError(f"The task waits for a review by {user}; only {user} may answer")
         if self._server.pool.draining:
             raise errors.UnavailableError("The server is shutting down; answer again in a moment")
         desk = ReviewDesk(self._server.pool.handlers[self._agent].journal)
         answered = await desk.settle(msgspec.structs.replace(query, users=(user,)), verdict)
-        if not is_open and answered.scope != call.scope:
+        if not sight.reaches(answered.scope):
             answered = msgspec.structs.replace(answered, task=shown_to_reviewer(answered.task))
-        return AdminAnswer(TaskRow.of(answered, is_operator=is_open))
+        return AdminAnswer(TaskRow.of(answered, is_operator=call.is_operator))
 
     async def _body(self, asked: AdminRequest, kind: type[T]) -> T:
         """Return the body of a request. Raises `ParseError`, `InvalidParamsError` and `PayloadTooLargeError`."""

@@ -47,16 +47,20 @@ class ConsoleGate:
     @property
     def is_on(self) -> bool:
         """True if the console is served."""
-        server, settings = self._server, self._server.settings
+        settings = self._server.settings
         if settings.role is ServerRole.WORKER:
             return False  # it takes no requests
         if settings.console != "auto":
             return settings.console == "on"
-        if server.asks_who_calls:
-            return True
+        return self._server.asks_who_calls or self._is_private
+
+    @property
+    def _is_private(self) -> bool:
+        """True if only clients on this machine are expected, and the server is not behind a proxy."""
+        settings = self._server.settings
         if settings.trust_forwarded or settings.public_url is not None:
-            return False  # behind a proxy
-        return self.is_debugging or server.listens_locally
+            return False
+        return self.is_debugging or self._server.listens_locally
 
     def check_on(self) -> None:
         """Raise `MethodNotFoundError` if the console is off."""
@@ -69,13 +73,18 @@ class ConsoleGate:
     def check(self, exchange: HttpExchange) -> None:
         """Raise `MethodNotFoundError` if the console is off, `PermissionDeniedError` if it is not for this client."""
         self.check_on()
-        if not self.is_open or self._server.settings.console == "on":
+        if self.is_open:
+            self.check_nameless(exchange)
+
+    def check_nameless(self, exchange: HttpExchange) -> None:
+        """Raise `PermissionDeniedError` if a caller without a name may not use the console from where it is."""
+        if self._server.settings.console == "on":
             return
         # A web page may have registered a name for this machine.
         check_host_name(exchange, self._server.settings)
-        if not _is_local(exchange):
+        if not (self._is_private and _is_local(exchange)):
             raise PermissionDeniedError(
-                "The console is only for this machine as long as callers do not authenticate; set up auth, or set "
+                "The console is only for this machine as long as callers have no name; set up auth, or set "
                 "ERRANDS_CONSOLE=on if everyone who can reach this server may operate it"
             )
 

@@ -35,8 +35,8 @@ class _PathPattern(NamedTuple):
         # A colon separates an id from the verb, so an id in the path has none. Some clients percent-encode it.
         literal = re.escape(route.path).replace(":", "(?::|%3[Aa])")
         path = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/:]+)", literal)
-        # `/v1/…` are the paths of version 0.3 and `/admin/…` those of operators, so a tenant cannot have these names.
-        tenant = r"(?:/(?P<tenant>(?!(?:v1|admin)/)[^/:]+))?" if dialect.takes_tenant else ""
+        # `/v1/…` are the paths of version 0.3, the others those of operators: a tenant cannot have these names.
+        tenant = r"(?:/(?P<tenant>(?!(?:v1|admin|console|chat)/)[^/:]+))?" if dialect.takes_tenant else ""
         return cls(route, dialect, re.compile(rf"{tenant}{path}/?"))
 
 

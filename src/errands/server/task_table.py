@@ -29,8 +29,12 @@ from errands.model.marks import is_review
 
 #: Tasks that are looked at for one answer.
 MOST_SCANNED = 1000
-#: Tasks that are read at a time, and that one answer has at most.
+#: Tasks that one answer has at most.
 PAGE = 100
+#: Tasks that are read at a time to look for those that match.
+SCANNED_AT_ONCE = 200
+#: States that are listed one by one. Tasks in more states than that are found among all.
+MOST_LISTINGS = 4
 #: Characters of the words and the reason of a row.
 _WORDS = 200
 _MAX_CURSOR = 20_000
@@ -147,9 +151,17 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     waiting: bool = False
 
     @property
-    def state(self) -> TaskState | None:
-        """The only state that is wanted; engines find the tasks of one state."""
-        return next(iter(self.states)) if len(self.states) == 1 else None
+    def listed_states(self) -> Sequence[TaskState | None]:
+        """The states by which tasks are listed, because an engine finds those of one state; None: of all."""
+        states = self.states & PAUSED_STATES if self.waiting and self.states else self.states
+        states = states or (PAUSED_STATES if self.waiting else frozenset())
+        return sorted(states) if 0 < len(states) <= MOST_LISTINGS else [None]
+
+    @property
+    def is_simple(self) -> bool:
+        """Return whether engines find exactly the tasks that match."""
+        others = self.text or self.owner is not None or self.retried
+        return not others and (None not in self.listed_states or not (self.states or self.waiting))
 
     def matches(self, stored: StoredTask) -> bool:
         """Return whether a task is wanted."""
@@ -187,7 +199,10 @@ ListTasks = Callable[[ListQuery], Awaitable[ListPage]]
 
 
 class TaskScan:
-    """Walks through the tasks of some agents within a reach, the newest status first."""
+    """Walks through the tasks of some agents within a reach, the newest status first.
+
+    The listings of several agents and states are merged.
+    """
 
     def __init__(
         self, list_tasks: ListTasks, scope: Scope, reach: Reach, agents: Sequence[str], wanted: TaskFilter
@@ -195,17 +210,24 @@ class TaskScan:
         self._list = list_tasks
         self._scope = scope
         self._reach = reach
-        self._agents = agents
         self._wanted = wanted
+        #: Each walks through the tasks of one agent, in one state or in all, by its name in cursors.
+        self._listings = {
+            f"{'' if state is None else state.short}:{agent}": (agent, state)
+            for agent in agents
+            for state in wanted.listed_states
+        }
 
     async def page(self, limit: int, cursor: str = "") -> TablePage:
         """Return up to `limit` tasks that are wanted. Raises `InvalidParamsError` for an invalid cursor."""
-        tokens = _read_cursor(cursor) if cursor else dict.fromkeys(self._agents, "")
-        tokens = {agent: token for agent, token in tokens.items() if agent in self._agents}
+        tokens = _read_cursor(cursor) if cursor else dict.fromkeys(self._listings, "")
+        tokens = {name: token for name, token in tokens.items() if name in self._listings}
         found: list[StoredTask] = []
         scanned = 0
         while tokens and len(found) < limit and scanned < MOST_SCANNED:
-            taken, after = await self._take(tokens, min(PAGE, MOST_SCANNED - scanned))
+            # Without filters of ours, all that are read are given out.
+            count = limit - len(found) if self._wanted.is_simple else SCANNED_AT_ONCE
+            taken, after = await self._take(tokens, min(count, MOST_SCANNED - scanned))
             matching = [stored for stored in taken if self._wanted.matches(stored)]
             if len(found) + len(matching) > limit:
                 # Read again up to the last task that there is room for, so that the cursor continues behind it.
@@ -219,49 +241,50 @@ class TaskScan:
         return TablePage(found[:limit], _write_cursor(tokens) if tokens else "", scanned)
 
     async def _take(self, tokens: dict[str, str], count: int) -> tuple[list[StoredTask], dict[str, str]]:
-        """Return the next tasks of all agents, `count` at most, and where each agent goes on after them."""
-        pages = {agent: await self._read(agent, token, count) for agent, token in tokens.items()}
+        """Return the next tasks of all listings, `count` at most, and where each listing goes on after them."""
+        pages = {name: await self._read(name, token, count) for name, token in tokens.items()}
         if len(pages) > 1:
-            merged = heapq.merge(*(_in_order(agent, page) for agent, page in pages.items()), key=lambda one: -one[0])
+            merged = heapq.merge(*(_in_order(name, page) for name, page in pages.items()), key=lambda one: -one[0])
             shares = dict.fromkeys(pages, 0)
-            for number, (_, agent) in enumerate(merged):
+            for number, (_, name) in enumerate(merged):
                 if number == count:
                     break
-                shares[agent] += 1
-            # An agent whose page is not used up is read again as far as it is, and goes on there.
-            for agent, share in shares.items():
-                if share == 0 and pages[agent].tasks:
-                    pages[agent] = ListPage(tasks=[], next_page_token=tokens[agent] or _BEGINNING, total_size=0)
-                elif share < len(pages[agent].tasks):
-                    pages[agent] = await self._read(agent, tokens[agent], share)
-        after = {agent: page.next_page_token for agent, page in pages.items() if page.next_page_token}
+                shares[name] += 1
+            # A listing whose page is not used up is read again as far as it is, and goes on there.
+            for name, share in shares.items():
+                if share == 0 and pages[name].tasks:
+                    pages[name] = ListPage(tasks=[], next_page_token=tokens[name] or _BEGINNING, total_size=0)
+                elif share < len(pages[name].tasks):
+                    pages[name] = await self._read(name, tokens[name], share)
+        after = {name: page.next_page_token for name, page in pages.items() if page.next_page_token}
         taken = [stored for page in pages.values() for stored in page.tasks]
         if len(pages) > 1:
             taken.sort(key=lambda stored: -stored.head.status_at)
         return taken, after
 
-    async def _read(self, agent: str, token: str, count: int) -> ListPage:
+    async def _read(self, name: str, token: str, count: int) -> ListPage:
+        agent, state = self._listings[name]
         query = ListQuery(
             scope=self._scope._replace(agent=agent),
             reach=self._reach,
             context_id=self._wanted.context_id,
-            state=self._wanted.state,
+            state=state,
             page_size=count,
             page_token="" if token == _BEGINNING else token,
         )
         return await self._list(query)
 
 
-#: In cursors, for an agent of which no task was given out yet.
+#: In cursors, for a listing of which no task was given out yet.
 _BEGINNING = "-"
 
 
-def _in_order(agent: str, page: ListPage) -> Iterable[tuple[int, str]]:
+def _in_order(name: str, page: ListPage) -> Iterable[tuple[int, str]]:
     """Yield a time for each task of a page, none later than the one before: at its end, a listing begins again."""
     latest = 2**62
     for stored in page.tasks:
         latest = min(latest, stored.head.status_at)
-        yield latest, agent
+        yield latest, name
 
 
 def _write_cursor(tokens: dict[str, str]) -> str:

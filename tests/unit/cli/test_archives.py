@@ -20,6 +20,7 @@ from errands.model.core import TaskState
 from errands.model.log import Draft, PushConfig, StoredTask, Work
 from errands.policy.task_archive import ArchivedEvent, ArchivedHead
 from tests.contract.changes import AGENT, LEASE_MS, ME, OTHER_TENANT, WORKER, Changes, ManualClock, log_of
+from tests.damage import GARBAGE, MISFIT, damage_event
 from tests.docs.pages import ROOT, tables
 from tests.postgres import own_schema
 from tests.redis_server import shared_url
@@ -246,6 +247,25 @@ def test_one_task_or_those_of_one_agent_are_exported_to_stdout(errands: Errands,
     assert [json.loads(line)["line"] for line in one.splitlines()] == ["archive", "task", *["event"] * 3, "end"]
     none = errands("tasks", "export", "-", "--storage", source, "--agent", "unknown").stdout
     assert [json.loads(line)["line"] for line in none.splitlines()] == ["archive", "end"]
+
+
+@pytest.mark.parametrize(
+    ("version", "data"), [(1, MISFIT), (1, GARBAGE), (3, b'{"record":"unknown"}'), (4, GARBAGE)], ids=str
+)
+def test_a_damaged_task_is_left_out_and_named(errands: Errands, tmp_path: Path, version: int, data: bytes) -> None:
+    source, archive = store("sqlite", tmp_path / "source"), tmp_path / "tasks.jsonl"
+    asyncio.run(fill(source))
+
+    async def damage() -> None:
+        async with engine_from_url(source) as engine:
+            await damage_event(engine, "completed", version, data)
+
+    asyncio.run(damage())
+    exported = errands("tasks", "export", str(archive), "--storage", source)
+    assert exported.exit_code == 1
+    assert "Task completed is damaged and was left out" in exported.stderr
+    imported = errands("tasks", "import", str(archive), "--storage", f"sqlite:///{tmp_path / 'target.db'}", "--json")
+    assert json.loads(imported.stdout)["imported"] == 3
 
 
 def test_webhooks_with_their_secrets_are_left_out(errands: Errands, tmp_path: Path) -> None:

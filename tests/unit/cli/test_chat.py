@@ -245,7 +245,7 @@ def test_the_line_before_comes_back_with_the_arrow(url: str, tmp_path: Path) -> 
 def test_unknown_commands_and_messages_with_a_slash(url: str, tmp_path: Path) -> None:
     with chatting(url, tmp_path) as terminal:
         terminal.enter("/qiut")
-        terminal.shows("There is no /qiut here")
+        terminal.shows("unknown command /qiut: /help shows the commands")
         terminal.enter("//etc")
         terminal.shows("You said: /etc")
         terminal.enter("/help")

@@ -109,6 +109,28 @@ def test_a_setting_without_effect(errands: Errands, monkeypatch: pytest.MonkeyPa
     assert [diagnosis.text for diagnosis in diagnoses] == [f"{name} has no effect without {needed}"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "extra"),
+    [
+        ("GRPC_PORT", "0", "grpc"),
+        ("AUTH", "auth.yaml", "auth"),
+        ("CARD_SIGNING_KEYS", "key.pem", "signing"),
+        ("POLICY", "policy.yaml", "agents"),
+        ("MODEL", "openai/gpt-4o-mini", "agents,models"),
+        ("BLOBS", "s3://bucket", "s3"),
+        ("BLOBS", "gs://bucket", "gcs"),
+    ],
+)
+def test_an_extra_that_a_setting_needs_and_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, extra: str
+) -> None:
+    monkeypatch.setenv(ENV_PREFIX + name, value)
+    assert list(doctor._missing_extras(Settings.from_env())) == []
+    monkeypatch.setattr(doctor, "_has", lambda module: False)
+    [found] = doctor._missing_extras(Settings.from_env())
+    assert found.remedy == f"pip install 'errands[{extra}]'"
+
+
 def test_a_secret_file_that_others_can_read(errands: Errands, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = project / "key.pem"
     secret.write_text("x")

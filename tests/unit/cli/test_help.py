@@ -43,7 +43,7 @@ def examples(errands: Errands, command: tuple[str, ...]) -> list[str]:
     return _EXAMPLE.findall(help_text.partition("Options")[0])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def operated_url() -> Iterator[str]:
     """An agent whose operator API is on for everyone."""
     card = AgentCardConfig(name="Test agent", description="Says nothing.")

@@ -74,6 +74,15 @@ def test_the_greeting_says_who_serves_where_and_on_what(tmp_path: Path) -> None:
     assert (tmp_path / ".errands" / "tasks.db").exists()
 
 
+def test_the_greeting_says_where_the_console_is_if_it_is_served(tmp_path: Path) -> None:
+    with Served(write(tmp_path, ECHO), "--storage", "memory", cwd=tmp_path) as server:
+        assert f"{server.url}/console" in server.greeting
+        assert httpx.get(f"{server.url}/admin/me", timeout=None).json()["isOperator"] is True
+    with Served(write(tmp_path, ECHO), "--storage", "memory", cwd=tmp_path, console="off") as server:
+        assert "/console" not in server.greeting
+        assert httpx.get(f"{server.url}/admin/me", timeout=None).status_code == 404
+
+
 def test_a_store_that_forgets_is_called_one(tmp_path: Path) -> None:
     with Served(write(tmp_path, ECHO), "--storage", "memory", cwd=tmp_path) as server:
         assert "memory (tasks are lost when the server stops)" in server.greeting

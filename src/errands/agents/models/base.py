@@ -79,8 +79,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     #: What `Model.resolve` returned: `provider/model`.
     model: str
+    #: The system instruction.
     system: str
+    #: The conversation so far.
     said: tuple[Said, ...]
+    #: The functions that the model may call.
     offers: tuple[Offer, ...] = ()
     #: Capabilities of the provider itself, as manifests name them: `web-search` and the like.
     builtins: tuple[str, ...] = ()

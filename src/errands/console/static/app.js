@@ -5,7 +5,7 @@
  *
  *     export function page({ params, query, me }) { … }    // returns vnodes; hooks may be used
  *
- * and a row in `PAGES`. `params` are the parts of the address that begin with a colon, `query` is an object of the
+ * and a row in `PAGES`, with a style sheet if it needs one. `params` are the parts of the address that begin with a colon, `query` is an object of the
  * values behind "?", and `me` is what `GET /admin/me` says about the caller, null where there is no operator API. The
  * module is loaded when the page is opened first. Everything of preact comes from one file:
  *
@@ -27,14 +27,14 @@ const chat = () => import("./chat.js");
 
 /** Every page: its address below the mount point, its module, and where it stands in the navigation. */
 const PAGES = [
-  { path: "console", load: () => import("./overview.js"), title: "Overview", icon: "home", key: "h" },
-  { path: "chat", load: chat, title: "Chat", icon: "chat", key: "c" },
-  { path: "chat/:context", load: chat, parent: "chat" },
-  { path: "console/tasks", load: () => import("./tasks.js"), title: "Tasks", icon: "list", key: "t" },
-  { path: "console/tasks/:id", load: () => import("./task.js"), parent: "console/tasks" },
-  { path: "console/reviews", load: () => import("./reviews.js"), title: "Reviews", icon: "review", key: "r" },
-  { path: "console/agent", load: () => import("./agent.js"), title: "Agent", icon: "agent", key: "a" },
-  { path: "console/ops", load: () => import("./ops.js"), title: "Operations", icon: "chart", key: "o" },
+  { path: "console", styles: "pages.css", load: () => import("./overview.js"), title: "Overview", icon: "home", key: "h" },
+  { path: "chat", styles: "chat.css", load: chat, title: "Chat", icon: "chat", key: "c" },
+  { path: "chat/:context", styles: "chat.css", load: chat, parent: "chat" },
+  { path: "console/tasks", styles: "pages.css", load: () => import("./tasks.js"), title: "Tasks", icon: "list", key: "t" },
+  { path: "console/tasks/:id", styles: "pages.css", load: () => import("./task.js"), parent: "console/tasks" },
+  { path: "console/reviews", styles: "pages.css", load: () => import("./reviews.js"), title: "Reviews", icon: "review", key: "r" },
+  { path: "console/agent", styles: "pages.css", load: () => import("./agent.js"), title: "Agent", icon: "agent", key: "a" },
+  { path: "console/ops", styles: "pages.css", load: () => import("./ops.js"), title: "Operations", short: "Ops", icon: "chart", key: "o" },
 ];
 
 /** Shapes of the navigation, in a field of 24 by 24. */
@@ -100,7 +100,7 @@ export function Link({ to, children, ...rest }) {
 function onClick(event) {
   const link = event.target.closest?.("a[href]");
   const isPlain = event.button === 0 && !event.defaultPrevented && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
-  if (!link || !isPlain || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
+  if (!link || !isPlain || link.target || link.hash || link.hasAttribute("download") || link.origin !== location.origin) return;
   const path = link.pathname.slice(base.length);
   if (!link.pathname.startsWith(base) || !/^(console|chat)(\/|$)/.test(path) || path.startsWith("console/static/")) return;
   event.preventDefault();
@@ -268,11 +268,36 @@ function SignIn({ close, canClose }) {
 
 // The frame
 
+const narrow = matchMedia("(max-width: 720px)");
+
+function useNarrow() {
+  const [isNarrow, setNarrow] = useState(narrow.matches);
+  useEffect(() => {
+    const changed = () => setNarrow(narrow.matches);
+    narrow.addEventListener("change", changed);
+    return () => narrow.removeEventListener("change", changed);
+  }, []);
+  return isNarrow;
+}
+
+/** What stands at the foot of the rail, on phones. */
+function More({ close, children }) {
+  const dialog = useRef(null);
+  useLayoutEffect(() => { dialog.current.showModal(); }, []);
+  return html`
+    <dialog ref=${dialog} aria-labelledby="more-title" onClose=${close}>
+      <header class="dialog-head"><h2 id="more-title">${card.name}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button></header>
+      <div class="more">${children}</div>
+    </dialog>`;
+}
+
 function App() {
   const [, redraw] = useReducer((count) => count + 1, 0);
   const [me, setMe] = useState(undefined);
   const [asked, setAsked] = useState("");
   const [helped, setHelped] = useState(false);
+  const [more, setMore] = useState(false);
+  const isNarrow = useNarrow();
   const [epoch, setEpoch] = useState(0);
   const [theme, nextTheme] = useTheme();
   const { path, query } = here();
@@ -300,6 +325,14 @@ function App() {
   useKeys({ "?": { does: "This help", run: () => setHelped(true) } });
 
   const who = me?.authenticated ? me.owner : "";
+  const foot = html`
+    ${(who || isSignedIn()) && html`<p class="who" title=${who}>${who || "Signed in"}</p>`}
+    ${isSignedIn()
+      ? html`<button type="button" class="quiet" onClick=${() => signIn(null)}>Sign out</button>`
+      : Object.keys(card.securitySchemes ?? {}).length > 0 && html`<button type="button" class="quiet" onClick=${() => setAsked("offered")}>Sign in</button>`}
+    <button type="button" class="quiet" onClick=${nextTheme}>${THEMES[theme]}</button>
+    ${!isNarrow && html`<button type="button" class="quiet" onClick=${() => setHelped(true)}>Keys <kbd>?</kbd></button>`}
+    <p class="version">errands ${version}</p>`;
   return html`
     <a class="skip" href="#main">Skip to the content</a>
     <div class=${`frame at-${current?.split("/").pop() ?? "nowhere"}`}>
@@ -308,17 +341,10 @@ function App() {
         <ul>
           ${PAGES.filter((row) => row.title).map((row) => html`
             <li><${Link} to=${`/${row.path}`} class="rail-link" aria-current=${row.path === current ? "page" : undefined} title=${`${row.title} (g ${row.key})`}>
-              <${Icon} name=${row.icon} /><span>${row.title}</span></${Link}></li>`)}
+              <${Icon} name=${row.icon} /><span>${isNarrow && row.short ? row.short : row.title}</span></${Link}></li>`)}
+          ${isNarrow && html`<li><button type="button" class="rail-link" aria-haspopup="dialog" onClick=${() => setMore(true)}><${Icon} name="more" /><span>More</span></button></li>`}
         </ul>
-        <div class="rail-foot">
-          ${(who || isSignedIn()) && html`<p class="who" title=${who}>${who || "Signed in"}</p>`}
-          ${isSignedIn()
-            ? html`<button type="button" class="quiet" onClick=${() => signIn(null)}>Sign out</button>`
-            : Object.keys(card.securitySchemes ?? {}).length > 0 && html`<button type="button" class="quiet" onClick=${() => setAsked("offered")}>Sign in</button>`}
-          <button type="button" class="quiet" onClick=${nextTheme}>${THEMES[theme]}</button>
-          <button type="button" class="quiet" onClick=${() => setHelped(true)}>Keys <kbd>?</kbd></button>
-          <p class="version">errands ${version}</p>
-        </div>
+        ${!isNarrow && html`<div class="rail-foot">${foot}</div>`}
       </nav>
       <main id="main" tabindex="-1">
         ${me === undefined
@@ -329,10 +355,27 @@ function App() {
       </main>
     </div>
     ${asked !== "" && html`<${SignIn} canClose=${asked === "offered"} close=${() => setAsked("")} />`}
+    ${more && html`<${More} close=${() => setMore(false)}>${foot}</${More}>`}
     ${helped && html`<${KeyHelp} close=${() => setHelped(false)} />`}`;
 }
 
 const modules = new Map();
+const sheets = new Map();
+
+/** Load a style sheet once. A page is shown when it is there. */
+function loadStyles(name) {
+  if (!sheets.has(name)) {
+    sheets.set(name, new Promise((resolve, reject) => {
+      const link = document.createElement("link");
+      link.rel = "stylesheet";
+      link.href = new URL(name, import.meta.url).href;
+      link.onload = resolve;
+      link.onerror = () => reject(new Error(`${name} is missing.`));
+      document.head.append(link);
+    }));
+  }
+  return sheets.get(name);
+}
 
 /** A page whose module is loaded when it is opened. A crash of a page stays in the page. */
 function Page({ row, ...props }) {
@@ -344,7 +387,7 @@ function Page({ row, ...props }) {
   useLayoutEffect(() => { document.title = row.title ? `${row.title} · ${card.name}` : card.name; }, [row]);
   useEffect(() => {
     setFailure(null);
-    if (!loaded) row.load().then((module) => { modules.set(row.load, module); redraw(); }, setFailure);
+    if (!loaded) Promise.all([row.load(), loadStyles(row.styles)]).then(([module]) => { modules.set(row.load, module); redraw(); }, setFailure);
   }, [row]);
   if (crash) {
     return html`<div class="page"><h1>${row.title ?? "This page"}</h1><div class="failure" role="alert"><p>This page has crashed: ${String(crash.message ?? crash)}</p><p><button type="button" onClick=${recover}>Show it again</button></p></div></div>`;
@@ -356,5 +399,16 @@ function Page({ row, ...props }) {
   return html`<${loaded.page} ...${props} />`;
 }
 
+/** The icon of the tab. As a blob it needs no request. */
+function setIcon() {
+  const drawing = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="8" fill="#3450c8"/>
+    <path d="M9 10h14M9 16h9M9 22h14" stroke="#fff" stroke-width="3" stroke-linecap="round"/></svg>`;
+  const link = document.createElement("link");
+  link.rel = "icon";
+  link.href = URL.createObjectURL(new Blob([drawing], { type: "image/svg+xml" }));
+  document.head.append(link);
+}
+
+setIcon();
 document.getElementById("app").replaceChildren();
 render(html`<${App} />`, document.getElementById("app"));

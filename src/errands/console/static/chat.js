@@ -63,7 +63,7 @@ export function page({ params, query, me }) {
           <${LiveState} conversation=${shown} />
           <span class="talk-buttons">
             <button type="button" class="small quiet" disabled=${!shown.last?.taskId} aria-expanded=${panel === "wire"} onClick=${() => setPanel(panel === "wire" ? "" : "wire")}>Raw wire</button>
-            <${Link} to="/chat" class="button small only-narrow" aria-label="New conversation">＋</${Link}>
+            <${Link} to="/chat" class="button small only-narrow">New</${Link}>
           </span>
         </header>
         <${Messages} conversation=${shown} me=${me} send=${send} isEmpty=${isEmpty} />

@@ -5,8 +5,7 @@ import { Link, useTitle } from "./app.js";
 import { visible } from "./parts.js";
 import { Failure, useRead } from "./polling.js";
 import { latest } from "./figures.js";
-import { VIEWS } from "./tasks.js";
-import { Ago, State, duration, plural, shortId } from "./words.js";
+import { Ago, State, VIEWS, duration, plural, shortId } from "./words.js";
 
 const MOST = 100;
 

@@ -266,7 +266,7 @@ function Matter({ row, task, again, me }) {
   if (state === "input-required" || state === "auth-required") {
     return html`<section class="matter tone-asks" aria-label="Question"><h2>The agent asks</h2>
       ${task?.status?.message ? html`<${Parts} parts=${task.status.message.parts} />` : html`<p>${visible(row.reason)}</p>`}
-      <p><${Link} to=${`/chat/${encodeURIComponent(row.contextId)}`} class="button">Answer in the chat</${Link}></p></section>`;
+      <p><${Link} to=${`/chat/${encodeURIComponent(row.contextId)}`} class="button primary">Answer in the chat</${Link}></p></section>`;
   }
   return null;
 }

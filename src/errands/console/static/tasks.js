@@ -6,19 +6,10 @@ import { Link, useKeys, useQuery } from "./app.js";
 import { visible } from "./parts.js";
 import { Failure, usePolled } from "./polling.js";
 import { useWindowed } from "./windowed.js";
-import { Ago, State, isTerminal, plural, shortId } from "./words.js";
+import { Ago, State, VIEWS, isTerminal, plural, shortId } from "./words.js";
 
-/** The quick filters: what they are called, and the parameters of the list. */
-export const VIEWS = [
-  ["", "All", {}],
-  ["flight", "In flight", { state: "submitted,working" }],
-  ["waits", "Waits for someone", { waiting: 1 }],
-  ["retrying", "Retrying", { state: "submitted,working", retried: 1 }],
-  ["failed", "Failed", { state: "failed,rejected" }],
-  ["done", "Completed", { state: "completed" }],
-];
 const FIELDS = ["q", "agent", "owner", "context", "state"];
-const PAGE = 100;
+const PAGE = 50;
 
 /** Return the parameters of the list for the query of the address. */
 export function parametersOf(query) {

@@ -16,25 +16,26 @@ export const LANES = [
   ["people", "People"], ["output", "Output"], ["attempt", "Attempts"],
 ];
 const NAMES = new Map(LANES);
-/** Time in which nothing begins or ends is folded when it is longer than this. */
-const IDLE = 60_000;
+/** Time in which nothing begins or ends is folded when it is longer than a minute, or than a quarter of a short task. */
+const IDLE = 60_000, SHORTEST_IDLE = 1000;
 const FOLD = 76, LABELS = 74, ROW = 16, PAD = 5, RIBBON = 18;
 
 // The axis
 
 /**
  * Return the parts of the time between two moments: `{from, to, folded}`. A part is folded when nothing begins or ends
- * in it for more than a minute and no model or tool works in it, such as the hours in which a review waits.
+ * in it for long and nothing works in it, such as the hours in which a review waits.
  */
 export function partsOfTime(spans, start, end, trueScale = false) {
   const moments = new Set([start, end]);
   for (const span of spans) for (const at of [span.at, span.until]) if (at > start && at < end) moments.add(at);
   const sorted = [...moments].sort((one, other) => one - other);
-  const busy = spans.filter((span) => (span.lane === "model" || span.lane === "tool") && span.outcome !== "waiting" && span.outcome !== "asked");
+  const longest = Math.min(IDLE, Math.max(SHORTEST_IDLE, (end - start) / 4));
+  const busy = spans.filter((span) => span.lane === "model" || span.lane === "tool" || (span.lane === "state" && span.detail?.state === "working"));
   const parts = [];
   for (let index = 1; index < sorted.length; index++) {
     const from = sorted[index - 1], to = sorted[index];
-    const idle = !trueScale && to - from > IDLE && !busy.some((span) => span.at < to && (span.until ?? end) > from);
+    const idle = !trueScale && to - from > longest && !busy.some((span) => span.at < to && (span.until ?? end) > from);
     const before = parts.at(-1);
     if (!idle && before && !before.folded) before.to = to;
     else parts.push({ from, to, folded: idle });
@@ -190,7 +191,7 @@ function Mark({ span, x, from, to, y, chosen, past }) {
   const { glyph, tone } = outcomeOf(span.outcome);
   const open = span.until === null && (span.outcome === "running" || span.outcome === "waiting" || span.outcome === "asked");
   const left = x(Math.max(span.at, from)), right = x(Math.min(span.until ?? (open ? to : span.at), to));
-  const waits = span.outcome === "waiting" || span.outcome === "asked" || (span.lane === "state" && /submitted|required/.test(span.detail?.state));
+  const waits = span.lane === "people" || span.outcome === "waiting" || span.outcome === "asked" || (span.lane === "state" && /submitted|required/.test(span.detail?.state));
   const state = span.lane === "state" ? `is-${shortState(span.detail?.state)}` : "";
   const names = `mark tone-${tone} lane-${span.lane} ${state} ${waits ? "waits" : ""} ${chosen ? "chosen" : ""} ${past ? "past" : ""} ${span.problem ? "problem" : ""}`;
   const long = right - left >= 4;
@@ -207,6 +208,12 @@ function Mark({ span, x, from, to, y, chosen, past }) {
 /** Return the words of a span. */
 function titleOf(span) {
   return span.lane === "state" && span.detail?.state ? stateWords(span.detail.state) : visible(span.title);
+}
+
+/** Return what is said about how a span ended beside its glyph; "" where the title says it. */
+function outcomeWords(span) {
+  if (span.lane === "attempt" && span.detail?.end) return { lost: "lost its lease", "given back": "given back" }[span.detail.end] ?? "";
+  return span.lane === "state" || span.outcome === "info" || span.outcome === "ok" ? "" : span.outcome;
 }
 
 function fitted(text, width) {
@@ -279,7 +286,7 @@ function SpanRow({ span, start, end, titles, measure, chosen, open, onSelect, on
       <td>
         <button type="button" class="row-button" aria-expanded=${open} onClick=${toggle}>
           <span class="glyph" aria-hidden="true">${glyph}</span><span class="lane-tag">${NAMES.get(span.lane) ?? span.lane}</span>
-          <span class="title">${titleOf(span)}</span>${!["info", "ok"].includes(span.outcome) && span.lane !== "state" && html`<span class="outcome">${span.outcome}</span>`}
+          <span class="title">${titleOf(span)}</span>${outcomeWords(span) && html`<span class="outcome">${outcomeWords(span)}</span>`}
         </button>
         ${open && html`<${Detail} span=${span} titles=${titles} onSelect=${onSelect} />`}
       </td>

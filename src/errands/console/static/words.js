@@ -14,6 +14,16 @@ const STATES = {
   canceled: { glyph: "■", tone: "quiet", says: "Canceled" },
 };
 
+/** The quick filters of the list of tasks: what they are called, and the parameters of the list. */
+export const VIEWS = [
+  ["", "All", {}],
+  ["flight", "In flight", { state: "submitted,working" }],
+  ["waits", "Waits for someone", { waiting: 1 }],
+  ["retrying", "Retrying", { state: "submitted,working", retried: 1 }],
+  ["failed", "Failed", { state: "failed,rejected" }],
+  ["done", "Completed", { state: "completed" }],
+];
+
 export const TERMINAL = ["completed", "failed", "canceled", "rejected"];
 
 /** Return the short name of a state: `working` for `TASK_STATE_WORKING`. */

@@ -44,7 +44,7 @@ class PostgresParts(NamedTuple):
 
 
 class PostgresEngine(PostgresQueries):
-    """Bound to the event loop that opens it. A process that forks must open its own."""
+    """Tasks in PostgreSQL. It is bound to the event loop that opens it; a process that forks must open its own."""
 
     name = "postgresql"
 

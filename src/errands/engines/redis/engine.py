@@ -47,7 +47,7 @@ class RedisParts(NamedTuple):
 
 
 class RedisEngine(RedisQueries):
-    """Bound to the event loop that opens it. A process that forks must open its own."""
+    """Tasks in Redis. It is bound to the event loop that opens it; a process that forks must open its own."""
 
     name = "redis"
 

@@ -42,7 +42,7 @@ _read_versions = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class SQLiteEngine(SQLiteQueries):
-    """Bound to the event loop that opens it. A process that forks must open its own."""
+    """Tasks in a SQLite file. It is bound to the event loop that opens it; a process that forks must open its own."""
 
     name = "sqlite"
 

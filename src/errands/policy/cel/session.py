@@ -91,6 +91,7 @@ class Session(msgspec.Struct, omit_defaults=True):
 
     #: The time that expressions see as `now`, ISO 8601 in UTC. It does not move while a session lasts.
     now: str
+    #: The calls that have finished, by their keys.
     finished: dict[str, Finished] = {}
 
     def settle(self, call: Call, value: Any) -> None:

@@ -1,0 +1,177 @@
+"""Where the console is used: below a path, behind authentication, on a phone, with the keyboard; and its size."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Browser, expect
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from errands.server.auth import ApiKeyAuth
+from tests.console.browser import Tab, serious_problems, tab
+from tests.console.desk import Desk, desk, server
+from tests.live import live
+
+pytestmark = pytest.mark.anyio
+COMPLETED = ".turn-foot .tone-good"
+
+
+async def test_it_works_below_the_path_of_another_application(browser: Browser) -> None:
+    made = server()
+
+    app = Starlette(routes=[Mount("/agents/desk", made.app)])
+    with live(app) as url:
+        async with tab(browser, f"{url}/agents/desk") as opened:
+            await opened.open("/chat")
+            await opened.send("two of them")
+            await opened.page.wait_for_selector(COMPLETED)
+            assert "/agents/desk/chat/" in opened.page.url
+            await opened.page.get_by_role("link", name="Tasks", exact=True).click()
+            await opened.page.locator("a.row-link").first.click()
+            await expect(opened.page.locator("h1")).to_have_text("two of them")
+            assert "/agents/desk/console/tasks/" in opened.page.url
+            await opened.page.reload()
+            await expect(opened.page.locator("h1")).to_have_text("two of them")
+            await opened.check()
+
+
+async def test_behind_authentication_it_asks_who_you_are_and_shows_only_what_is_yours(browser: Browser) -> None:
+    keys = ApiKeyAuth({"key-of-alice": "alice", "key-of-bob": "bob"})
+    with desk(auth=[keys], console="auto") as url:
+        for name, others in (("alice", 0), ("bob", 1)):
+            async with tab(browser, url) as opened:
+                page = opened.page
+                await opened.open("/chat")
+                dialog = page.get_by_role("dialog")
+                await expect(dialog.get_by_role("heading")).to_have_text("Sign in to Order desk")
+                await dialog.get_by_label("API key", exact=True).fill("a wrong key")
+                await dialog.get_by_role("button", name="Sign in").click()
+                await dialog.get_by_label("API key", exact=True).fill(f"key-of-{name}")
+                await dialog.get_by_label("Remember it in this tab").check()
+                await dialog.get_by_role("button", name="Sign in").click()
+                await expect(page.locator(".who")).to_have_text(name)
+                await expect(page.locator(".conversations li")).to_have_count(0)
+                await opened.send(f"two for {name}")
+                await page.wait_for_selector(COMPLETED)
+                await page.reload()
+                await expect(page.locator(".who")).to_have_text(name)
+                await expect(page.locator(".bubble.from-user")).to_have_text(f"two for {name}")
+                assert await page.evaluate("document.cookie") == ""
+                await page.get_by_role("button", name="Sign out").click()
+                await expect(dialog).to_be_visible()
+                assert await page.evaluate("sessionStorage.length") == 0
+                await opened.check()
+            assert others in (0, 1)
+
+
+async def test_it_is_usable_on_a_phone(browser: Browser, desk_url: str) -> None:
+    phone = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True}
+    async with tab(browser, desk_url, **phone) as opened:
+        await opened.open("/chat")
+        await opened.page.wait_for_selector(".suggestions")
+        await opened.picture("phone-welcome")
+        await opened.send("refund A-17")
+        await opened.page.wait_for_selector(COMPLETED)
+        await opened.picture("phone-chat")
+        bar = await opened.page.get_by_role("navigation", name="Pages").bounding_box()
+        send = await opened.page.get_by_role("button", name="Send").bounding_box()
+        assert bar is not None
+        assert send is not None
+        assert bar["y"] + bar["height"] == 640
+        assert send["y"] + send["height"] <= bar["y"]
+        await opened.page.get_by_role("button", name="More").click()
+        await opened.page.get_by_role("dialog").get_by_role("button", name="System theme").click()
+        await expect(opened.page.locator("html[data-theme=light]")).to_be_visible()
+        await opened.page.get_by_role("button", name="Close").click()
+        await opened.page.get_by_role("button", name="Conversations").click()
+        await expect(opened.page.locator(".conversations li").first).to_be_visible()
+        for place in ("/chat", "/console", "/console/tasks", "/console/reviews", "/console/agent", "/console/ops"):
+            await opened.open(place)
+            await opened.page.wait_for_selector("h1")
+            wide = await opened.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= 360, f"{place} is {wide} pixels wide"
+        await opened.check()
+
+
+async def test_it_is_usable_with_the_keyboard_alone(browser: Browser, desk_url: str) -> None:
+    async with tab(browser, desk_url) as opened:
+        page = opened.page
+        await opened.open("/console/agent")
+        await page.wait_for_selector("h1")
+        await page.keyboard.press("Tab")
+        await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#main")).to_be_focused()
+        await page.keyboard.press("?")
+        await expect(page.get_by_role("dialog", name="Keys")).to_contain_text("Operations")
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("g")
+        await page.keyboard.press("c")
+        await expect(page.locator("#message")).to_be_focused()
+        await page.keyboard.type("trip g t")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".schema-form")).to_be_visible()
+        assert "/chat/" in page.url
+        await page.keyboard.press("Shift+Tab")
+        await page.keyboard.press("Shift+Tab")
+        await page.locator("body").press("g")
+        await page.keyboard.press("t")
+        await expect(page.get_by_role("heading", name="Tasks")).to_be_visible()
+        await opened.check()
+
+
+async def test_single_keys_can_be_switched_off(browser: Browser, desk_url: str) -> None:
+    async with tab(browser, desk_url) as opened:
+        await opened.open("/console/agent")
+        await opened.page.get_by_role("button", name="Keys").click()
+        await opened.page.get_by_label("Single keys are on").uncheck()
+        await opened.page.keyboard.press("Escape")
+        await opened.page.keyboard.press("?")
+        await expect(opened.page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_axe_finds_nothing_serious(browser: Browser, desk_url: str, theme: str, axe: str) -> None:
+    # The policy of the page would refuse axe's script, which is the browser's own here.
+    async with tab(browser, desk_url, color_scheme=theme, bypass_csp=True) as opened:
+        await opened.open("/chat")
+        await opened.page.wait_for_selector(".suggestions")
+        found = await serious_problems(opened.page, axe)
+        for text, shown in (("refund A-17", COMPLETED), ("trip now", ".schema-form")):
+            await opened.send(text)
+            await opened.page.wait_for_selector(shown)
+        found += await serious_problems(opened.page, axe)
+        await opened.page.get_by_role("button", name="Raw wire").click()
+        await opened.page.wait_for_selector(".wire")
+        await opened.page.locator("body").press("?")
+        found += await serious_problems(opened.page, axe)
+        await opened.page.keyboard.press("Escape")
+        await opened.picture(f"chat-{theme}")
+        assert found == []
+
+
+async def _load(opened: Tab, path: str, ready: str) -> tuple[list[str], int]:
+    sizes: list[int] = []
+    names: list[str] = []
+    await opened.open(path)
+    await opened.page.wait_for_selector(ready)
+    await opened.page.wait_for_load_state("networkidle")
+    for request in opened.requests:
+        if request.url.startswith("blob:"):
+            continue
+        response = await request.response()
+        assert response is not None
+        found = await request.sizes()
+        sizes.append(found["responseBodySize"] + found["responseHeadersSize"])
+        names.append(request.url)
+    return names, sum(sizes)
+
+
+@pytest.mark.parametrize(("path", "ready"), [("/chat", ".suggestions"), ("/console", "h1")])
+async def test_the_first_view_is_small(browser: Browser, path: str, ready: str) -> None:
+    with desk(Desk()) as url:
+        async with tab(browser, url) as opened:
+            names, size = await _load(opened, path, ready)
+            files = [name for name in names if "/admin/" not in name and not name.endswith("/")]
+            assert len(files) <= 12, files
+            assert size <= 60_000
