@@ -106,11 +106,6 @@ def current_ids() -> tuple[str, str] | None:
     return None if tracer is None else tracer.ids()
 
 
-def current_context() -> TraceContext | None:
-    """Return the current place in the trace; None if there is none."""
-    return None if tracer is None else tracer.inject()
-
-
 def headers(context: TraceContext | None) -> dict[str, str]:
     """Return the headers by which a trace goes on in another process."""
     if context is None:
