@@ -12,7 +12,7 @@ import pytest
 from errands import A2AServer, TaskContext, Worker
 from errands.engines.base import Retention
 from errands.engines.memory import MemoryEngine
-from errands.model import core
+from errands.model import core, log
 from errands.model.base import encode
 from errands.model.core import StreamResponse, TaskState
 from errands.model.log import Draft, Scope, Work
@@ -63,6 +63,14 @@ async def test_a_row_says_what_was_asked_and_why_it_failed() -> None:
     assert len(row["words"]) == 201
     assert (row["state"], row["reason"], row["leases"], row["worker"]) == ("failed", "it is broken", 1, "")
     assert row["createdAt"] <= row["statusAt"] <= row["updatedAt"]
+
+
+def test_leases_that_a_stopping_process_gave_back_are_not_tries() -> None:
+    task = core.Task(id="t", status=core.TaskStatus(state=TaskState.WORKING))
+    head = log.Head(version=5, state=TaskState.WORKING, attempt=4, attempt_base=1, given_back=2, worker="w")
+    stored = log.StoredTask(task=task, head=head, scope=SCOPE)
+    row = task_table.TaskRow.of(stored)
+    assert (row.attempt, row.leases) == (1, 4)
 
 
 @pytest.mark.parametrize(

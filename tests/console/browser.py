@@ -96,10 +96,15 @@ async def tab(browser: Browser, url: str, **options: Any) -> AsyncIterator[Tab]:
         await context.close()
 
 
-async def serious_problems(page: Page, axe: str) -> list[str]:
-    """Return what axe-core finds on a page that is serious or worse. Its script is run by the browser, not the page."""
+async def serious_problems(page: Page, axe: str, *only: str) -> list[str]:
+    """Return what axe-core finds on a page that is serious or worse. Its script is run by the browser, not the page.
+
+    `only` names the rules that are checked.
+    """
     await page.evaluate(axe)
-    rules = {"resultTypes": ["violations"]}
+    rules: dict[str, Any] = {"resultTypes": ["violations"]}
+    if only:
+        rules["runOnly"] = list(only)
     found = await page.evaluate(f"axe.run(document, {json.dumps(rules)})")
     return [
         f"{problem['id']}: {problem['help']}: {node['html'][:200]}"

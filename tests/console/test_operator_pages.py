@@ -543,10 +543,12 @@ async def test_axe_finds_nothing_serious_in_both_themes(browser: Browser, axe: s
                 page = await visit(opened, path)
                 await expect(page.locator("h1")).to_be_visible()
                 await expect(page.locator("main").get_by_text("Loading …")).to_have_count(0)
-                for theme in ("light", "dark"):
-                    await page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-                    if problems := await serious_problems(page, axe):
-                        found[path, theme] = problems
+                await page.emulate_media(color_scheme="light", reduced_motion="reduce")
+                light = await serious_problems(page, axe)
+                # Only colours differ between the themes.
+                await page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+                if problems := [*light, *await serious_problems(page, axe, "color-contrast")]:
+                    found[path] = problems
     ask(f"{busy}/admin/tasks/{holding}/cancel")
     ask(f"{support}/admin/reviews/{review}", approved=False)
     assert found == {}

@@ -57,7 +57,7 @@ class TableRow(msgspec.Struct, kw_only=True, rename="camel"):
     created_at: int
     updated_at: int
     status_at: int
-    #: Which try of the current turn it is, and how often the task was leased.
+    #: Which try of the current turn it is, without those that a stopping process gave back; how often it was leased.
     attempt: int
     leases: int
     #: The process that holds it, and until when; "" and None while none does.
@@ -94,7 +94,7 @@ class TableRow(msgspec.Struct, kw_only=True, rename="camel"):
             created_at=head.created_at,
             updated_at=head.updated_at,
             status_at=head.status_at,
-            attempt=head.attempt - head.attempt_base,
+            attempt=head.attempt - head.attempt_base - head.given_back,
             leases=head.attempt,
             worker=head.worker if is_operator else "",
             lease_until=head.due_at if is_held else None,
@@ -136,7 +136,8 @@ def tries_again(stored: StoredTask) -> bool:
     """Return whether a turn of the task had to be tried more than once."""
     head = stored.head
     messages = sum(message.role is not Role.AGENT for message in stored.task.history or ())
-    return head.attempt - head.attempt_base > 1 or head.attempt > max(messages, 1)
+    leases = head.attempt - head.given_back
+    return leases - head.attempt_base > 1 or leases > max(messages, 1)
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):

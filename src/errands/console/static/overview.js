@@ -11,17 +11,17 @@ const MOST = 100;
 
 export function page({ me }) {
   const filtered = Object.fromEntries(VIEWS.map(([name, , parameters]) => [name, parameters]));
-  const flight = useRead("admin/tasks", { ...filtered.flight, limit: MOST }, 3000);
-  const waits = useRead("admin/tasks", { ...filtered.waits, limit: MOST }, 3000);
-  const retrying = useRead("admin/tasks", { ...filtered.retrying, limit: MOST }, 3000);
-  const failed = useRead("admin/tasks", { ...filtered.failed, limit: 10 }, 3000);
-  const reviews = useRead("admin/reviews", {}, 3000);
+  const flight = useRead("admin/tasks", { ...filtered.flight, limit: MOST }, 4000);
+  const waits = useRead("admin/tasks", { ...filtered.waits, limit: MOST }, 4000);
+  const failed = useRead("admin/tasks", { ...filtered.failed, limit: 10 }, 4000);
+  const reviews = useRead("admin/reviews", {}, 4000);
   const figures = useRead(me?.isOperator === false ? "" : "admin/figures", {}, 5000);
   useTitle("Overview");
-  const reads = [flight, waits, retrying, failed];
+  const reads = [flight, waits, failed];
   const broken = reads.find((read) => read.error);
   const known = flight.value && waits.value;
   const working = flight.value?.tasks.filter((task) => task.state === "working").length ?? 0;
+  const retried = flight.value && { ...flight.value, tasks: flight.value.tasks.filter((task) => task.attempt > 1) };
   const queued = (flight.value?.tasks.length ?? 0) - working;
   const dead = figures.value ? latest(figures.value, "errands_outbox_dead") : 0;
   return html`<div class="page">
@@ -31,7 +31,7 @@ export function page({ me }) {
     <ul class="counts plain">
       <${Count} to="tasks?view=flight" title="In flight" read=${flight} />
       <${Count} to="tasks?view=waits" title="Wait for someone" read=${waits} tone="asks" />
-      <${Count} to="tasks?view=retrying" title="Retrying" read=${retrying} tone="bad" />
+      <${Count} to="tasks?view=retrying" title="Retrying" read=${{ value: retried }} tone="bad" />
       <${Count} to="reviews" title="Reviews" read=${{ ...reviews, value: reviews.value && { tasks: reviews.value } }} tone="asks" />
       ${dead > 0 && html`<li><${Link} to="ops"><b class="tone-bad">${dead}</b><span>Dead letters</span></${Link}></li>`}
     </ul>

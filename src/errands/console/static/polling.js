@@ -4,6 +4,9 @@ import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { get } from "./api.js";
 import { Ago } from "./words.js";
 
+/** A read that takes long is repeated less often: it takes at most one part in so many of the time. */
+const SHARE = 15;
+
 /** Call `read` at once and then every `every` milliseconds, but only while the tab is visible, and one at a time. */
 export function usePolled(read, every, keys) {
   const latest = useRef(read);
@@ -13,9 +16,10 @@ export function usePolled(read, every, keys) {
     const turn = async () => {
       clearTimeout(timer);
       if (document.hidden || stopped) return;
+      const begun = performance.now();
       await latest.current();
       clearTimeout(timer);
-      if (!stopped) timer = setTimeout(turn, every);
+      if (!stopped) timer = setTimeout(turn, Math.max(every, SHARE * (performance.now() - begun)));
     };
     const back = () => { if (!document.hidden) turn(); };
     turn();

@@ -8,6 +8,8 @@ import { State, duration, exact, number } from "./words.js";
 const PAGE = 1000;
 /** A task is kept for every so many events, so a step of the slider folds few of them. */
 const KEPT = 250;
+/** Milliseconds after which the slider rests. */
+const RESTS = 300;
 
 /**
  * Return the log of a task: `events` that were read, `gap`, `loading`, and `all()`, which reads those that are missing
@@ -70,13 +72,22 @@ export function replayer(events) {
 export function Replay({ log, newest, start, version, setVersion, setReplay }) {
   const active = version !== undefined && version !== "";
   const [playing, setPlaying] = useState(false);
+  // Where the slider was moved to. The address follows when it rests: browsers limit how often it may change.
+  const [moved, move] = useState(null);
   const at = useMemo(() => (log.gap ? () => null : replayer(log.events)), [log.events, log.gap]);
   const versions = log.events;
-  const wanted = Number(version);
+  const wanted = moved ?? Number(version);
   let index = active ? versions.findLastIndex((event) => event.version <= wanted) : -1;
   if (active && index < 0 && versions.length) index = 0;
   const event = versions[index];
 
+  useEffect(() => {
+    if (moved === null) return undefined;
+    if (!active) { move(null); return undefined; }
+    if (Number(version) === moved) { move(null); return undefined; }
+    const timer = setTimeout(() => setVersion(moved), RESTS);
+    return () => clearTimeout(timer);
+  }, [moved, version, active]);
   useEffect(() => { if (active) log.all().catch(() => {}); }, [active, newest]);
   useEffect(() => {
     setReplay(active && event ? { task: at(index), at: event.at, event } : null);
@@ -87,15 +98,15 @@ export function Replay({ log, newest, start, version, setVersion, setReplay }) {
     // As long as it took, but no pause is longer than a second, and the whole no longer than half a minute.
     const gap = versions[index + 1].at - event.at;
     const step = Math.max(1, Math.ceil(versions.length / 600));
-    const timer = setTimeout(() => setVersion(versions[Math.min(versions.length - 1, index + step)].version), Math.min(Math.max(gap, 40), 1000, 30_000 * step / versions.length));
+    const timer = setTimeout(() => move(versions[Math.min(versions.length - 1, index + step)].version), Math.min(Math.max(gap, 40), 1000, 30_000 * step / versions.length));
     return () => clearTimeout(timer);
   }, [playing, index, versions.length]);
 
   if (!active) return null;
-  const to = (next) => { setPlaying(false); setVersion(versions[Math.max(0, Math.min(versions.length - 1, next))]?.version ?? ""); };
+  const to = (next) => { setPlaying(false); move(versions[Math.max(0, Math.min(versions.length - 1, next))]?.version ?? null); };
   const task = event ? at(index) : null;
   const play = () => {
-    if (!playing && index >= versions.length - 1) setVersion(versions[0].version);
+    if (!playing && index >= versions.length - 1) move(versions[0].version);
     setPlaying(!playing);
   };
   return html`
@@ -106,7 +117,7 @@ export function Replay({ log, newest, start, version, setVersion, setReplay }) {
         <button type="button" class="small" aria-label="Next event" disabled=${index >= versions.length - 1} onClick=${() => to(index + 1)}>▸</button>
         <input type="range" min="0" max=${Math.max(0, versions.length - 1)} value=${Math.max(0, index)} aria-label="Version"
           aria-valuetext=${event ? `version ${event.version}` : "loading"} onInput=${(input) => to(Number(input.target.value))} />
-        <button type="button" class="small" onClick=${() => { setPlaying(false); setVersion(""); }}>Back to now</button>
+        <button type="button" class="small" onClick=${() => { setPlaying(false); move(null); setVersion(""); }}>Back to now</button>
       </div>
       <p class="replay-state" role="status">
         ${log.error ? html`The log could not be read: ${log.error.message}` : !event ? "Reading the log …" : html`

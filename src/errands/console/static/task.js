@@ -2,7 +2,7 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { get, post, root } from "./api.js";
-import { Link, go, useKeys, useQuery } from "./app.js";
+import { Link, go, useKeys, useQuery, useTitle } from "./app.js";
 import { fold } from "./fold.js";
 import { follow } from "./stream.js";
 import { Part, Parts, copyText, fileSize, visible } from "./parts.js";
@@ -11,7 +11,7 @@ import { Replay, useLog } from "./replay.js";
 import { ReviewForm } from "./reviews.js";
 import { RawWire, curlOf } from "./wire.js";
 import { SpanList, Strip } from "./timeline.js";
-import { Ago, State, aged, duration, isTerminal, millis, number, plural, shortId, shortState, useNow } from "./words.js";
+import { Ago, State, aged, duration, isTerminal, millis, number, plural, shortId, shortState, stateWords, useNow } from "./words.js";
 
 const TABS = [["timeline", "Timeline"], ["conversation", "Conversation"], ["artifacts", "Artifacts"], ["raw", "Raw"]];
 
@@ -119,8 +119,8 @@ function TaskView({ id, me }) {
   const [replay, setReplay] = useState(null);
   const log = useLog(id, newest);
   const settled = useSettled(newest);
-  const search = useRef(null);
   const ended = row ? isTerminal(row.state) : false;
+  useTitle(row ? `${stateWords(row.state)}: ${visible(row.words || shortId(id))}` : "Task");
   const now = useNow(ended ? 3_600_000 : 1000);
   const tab = query.tab ?? "timeline";
   const filters = useMemo(() => ({

@@ -81,9 +81,9 @@ export function page({ me }) {
   const search = useRef(null);
 
   useEffect(() => {
-    visible.current = [Math.floor(rows.first / PAGE), Math.floor(Math.max(0, rows.last - 1) / PAGE)];
-    if (more && rows.last >= tasks.length - 10) more();
-  }, [rows.first, rows.last, tasks.length]);
+    visible.current = [Math.floor(rows.from / PAGE), Math.floor(Math.max(0, rows.to - 1) / PAGE)];
+    if (more && rows.to >= tasks.length - 10) more();
+  }, [rows.from, rows.to, tasks.length]);
   useEffect(() => { setChosen(new Set()); setCurrent(-1); }, [JSON.stringify(parameters)]);
 
   const step = (by) => {

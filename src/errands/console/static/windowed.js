@@ -13,7 +13,7 @@ const WHOLE = 100;
 const MARGIN = 400;
 
 /**
- * Return the rows to mount: `{ref, first, last, before, after, measure}`.
+ * Return the rows to mount, `first` up to `last`, and those near the screen, `from` up to `to`, with what a list needs.
  *
  * `ref` belongs to the element whose rows these are (a tbody or a list). `before` and `after` are the heights of the
  * spacers, and `measure(index)` is the ref of a row that may have another height than `usual`.
@@ -49,12 +49,15 @@ export function useWindowed(count, usual, keyOf = (index) => index) {
   }, []);
 
   const heightOf = (index) => heights.current.get(keyOf(index)) ?? usual;
-  let before = 0, first = 0;
-  while (count > WHOLE && first < count && before + heightOf(first) < view.current.top - MARGIN) before += heightOf(first++);
-  let last = first, mounted = before;
-  while (last < count && (count <= WHOLE || mounted < view.current.bottom + MARGIN)) mounted += heightOf(last++);
-  let after = 0;
-  for (let index = last; index < count; index++) after += heightOf(index);
+  // The rows near the screen, and the heights before, of, and after them.
+  let above = 0, from = 0;
+  while (from < count && above + heightOf(from) < view.current.top - MARGIN) above += heightOf(from++);
+  let to = from, reached = above;
+  while (to < count && reached < view.current.bottom + MARGIN) reached += heightOf(to++);
+  let below = 0;
+  for (let index = to; index < count; index++) below += heightOf(index);
+  const isWhole = count <= WHOLE;
+  const [first, last, before, after] = isWhole ? [0, count, 0, 0] : [from, to, above, below];
 
   const measure = (index) => (element) => {
     if (!element) return;
@@ -73,5 +76,5 @@ export function useWindowed(count, usual, keyOf = (index) => index) {
       window.scrollBy({ top: top - window.innerHeight / 3, behavior: "instant" });
     }
   };
-  return { ref, first, last, before, after, measure, show };
+  return { ref, first, last, before, after, from, to, measure, show };
 }
