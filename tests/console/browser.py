@@ -12,12 +12,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser, Page, Request, async_playwright
+from playwright.async_api import Browser, Page, Request, async_playwright, expect
 
 #: Where the tests leave pictures for people to look at.
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 #: Milliseconds that something may take on a loaded machine.
-PATIENCE = 10_000
+PATIENCE = 60_000
+expect.set_options(timeout=PATIENCE)
 
 #: Collects what the policy of the page has refused, before any script of the page runs.
 _WATCH_POLICY = """

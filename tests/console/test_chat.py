@@ -8,11 +8,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, FilePayload, expect
 
+from errands import A2AServer
 from tests.cluster.proxy import port_proxy
 from tests.console.browser import Tab, tab
 from tests.console.desk import PNG, Desk, desk
+from tests.interop.sdks import ROOT
+from tests.live import live
 from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
@@ -207,4 +210,36 @@ async def test_an_agent_that_does_not_stream_is_shown_as_it_goes_on_all_the_same
             worker.gate.set()
             await opened.page.wait_for_selector(COMPLETED)
             assert (await text.inner_text()).split() == [str(number) for number in range(1, 41)]
+            await opened.check()
+
+
+async def test_a_large_file_is_uploaded_and_shown_when_someone_asks(browser: Browser, tmp_path: Path) -> None:
+    large = PNG + bytes(400_000)
+    with desk(blobs=str(tmp_path / "blobs")) as url:
+        async with tab(browser, url) as opened:
+            await opened.open("/chat")
+            attached: FilePayload = {"name": "large.png", "mimeType": "image/png", "buffer": large}
+            await opened.page.locator("input[type=file]").set_input_files(attached)
+            await opened.send("files please")
+            await expect(opened.page.locator(".bubble.product").last).to_contain_text("You sent large.png (image/png).")
+            sent = opened.page.locator(".bubble.from-user")
+            await expect(sent).to_contain_text("kept by this server")
+            await sent.get_by_role("button", name="Show").click()
+            await expect(sent.locator("img")).to_be_visible()
+            await opened.check()
+
+
+async def test_a_review_is_answered_in_the_conversation(browser: Browser) -> None:
+    agent = ROOT / "examples" / "support-agent"
+    server = A2AServer.from_manifest(agent, model="scripted", storage="memory", console="on")
+    with live(server.app, lifespan="on") as url:
+        async with tab(browser, url) as opened:
+            await opened.open("/chat")
+            await opened.send("I want a refund for B-20")
+            review = opened.page.locator(".question")
+            await expect(review).to_contain_text("May refunds_pay be called?")
+            await review.get_by_role("button", name="Approve").click()
+            await review.get_by_role("button", name="Yes, approve").click()
+            await expect(opened.page.locator(".bubble").last).to_contain_text("I have paid 240 EUR back")
+            await expect(opened.page.locator(".exposed").last).to_have_text("refunded true")
             await opened.check()

@@ -138,6 +138,42 @@ async def test_nothing_that_an_agent_answers_runs_or_is_loaded(browser: Browser,
         await opened.check()
 
 
+async def test_a_text_that_is_hard_to_read_as_markdown_does_not_stop_the_page(browser: Browser, hostile: str) -> None:
+    units = (
+        "*",
+        "**a",
+        "_a",
+        "`",
+        "`a``",
+        "[",
+        "[a](",
+        "![",
+        "<",
+        "~~",
+        "http://",
+        "a\n",
+        "> ",
+        "- a\n  ",
+        "|",
+        "1. a\n",
+    )
+    paint = """async (units) => {
+        const { Markdown } = await import("/console/static/markdown.js");
+        const { html, render } = await import("/console/static/vendor/preact.js");
+        const began = performance.now();
+        for (const unit of units) {
+            const text = unit.repeat(200_000 / unit.length);
+            render(html`<${Markdown} text=${text} />`, document.createElement("div"));
+        }
+        return performance.now() - began;
+    }"""
+    async with tab(browser, hostile) as opened:
+        await opened.open("/chat")
+        await opened.page.wait_for_selector("#message")
+        # Quadratic work would take minutes.
+        assert await opened.page.evaluate(paint, list(units)) < 30_000
+
+
 async def test_neither_does_what_it_asks_and_why_it_fails(browser: Browser, hostile: str) -> None:
     async with tab(browser, hostile) as opened:
         for word in ("ask", "sign", "fail"):

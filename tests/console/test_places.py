@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 from playwright.async_api import Browser, expect
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import Mount
 
-from errands.server.auth import ApiKeyAuth
+from errands.server.auth import ApiKeyAuth, CallableAuth, Caller
 from tests.console.browser import Tab, serious_problems, tab
 from tests.console.desk import Desk, desk, server
 from tests.live import live
@@ -46,6 +49,7 @@ async def test_behind_authentication_it_asks_who_you_are_and_shows_only_what_is_
                 await expect(dialog.get_by_role("heading")).to_have_text("Sign in to Order desk")
                 await dialog.get_by_label("API key", exact=True).fill("a wrong key")
                 await dialog.get_by_role("button", name="Sign in").click()
+                await expect(dialog.get_by_role("alert")).to_have_text("That was not accepted.")
                 await dialog.get_by_label("API key", exact=True).fill(f"key-of-{name}")
                 await dialog.get_by_label("Remember it in this tab").check()
                 await dialog.get_by_role("button", name="Sign in").click()
@@ -62,6 +66,28 @@ async def test_behind_authentication_it_asks_who_you_are_and_shows_only_what_is_
                 assert await page.evaluate("sessionStorage.length") == 0
                 await opened.check()
             assert others in (0, 1)
+
+
+async def test_it_offers_every_way_to_sign_in_that_the_card_names(
+    browser: Browser,
+) -> None:
+    async def check(request: Request) -> Caller | None:
+        wanted = "Basic " + base64.b64encode("zoë:passwörd".encode()).decode()
+        return Caller(owner="zoë") if request.headers.get("authorization") == wanted else None
+
+    basic = CallableAuth(check, scheme={"type": "http", "scheme": "basic"}, challenge="Basic")
+    with desk(auth=[basic, ApiKeyAuth({"key-of-alice": "alice"})]) as url:
+        async with tab(browser, url) as opened:
+            await opened.open("/chat")
+            dialog = opened.page.get_by_role("dialog")
+            await expect(dialog.get_by_role("radio")).to_have_count(2)
+            await dialog.get_by_text("Password").first.click()
+            await dialog.get_by_label("User name").fill("zoë")
+            await dialog.get_by_label("Password", exact=True).last.fill("passwörd")
+            await dialog.get_by_role("button", name="Sign in").click()
+            await expect(opened.page.locator(".who")).to_have_text("zoë")
+            await opened.send("two of them")
+            await opened.page.wait_for_selector(COMPLETED)
 
 
 async def test_it_is_usable_on_a_phone(browser: Browser, desk_url: str) -> None:

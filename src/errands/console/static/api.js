@@ -104,6 +104,13 @@ export function signInWays() {
 
 // Requests
 
+/**
+ * Cookies are sent, because a proxy may have signed the user in with one. Not so where the card names passwords: the
+ * browser would answer a refusal with a dialog of its own.
+ */
+const cookies = Object.values(card.securitySchemes ?? {}).some((one) => one.httpAuthSecurityScheme?.scheme?.toLowerCase() === "basic")
+  ? "omit" : "same-origin";
+
 /** Send a request with the credentials, and return the response. Raises `ApiError` if it was refused. */
 export async function request(path, { method = "GET", headers = {}, body, signal } = {}) {
   const address = new URL(path.replace(/^\//, ""), root);
@@ -113,7 +120,7 @@ export async function request(path, { method = "GET", headers = {}, body, signal
   let response;
   try {
     // A redirect must not carry the credentials to another place.
-    response = await fetch(address, { method, headers: sent, body, signal, cache: "no-store", credentials: "same-origin", redirect: "error" });
+    response = await fetch(address, { method, headers: sent, body, signal, cache: "no-store", credentials: cookies, redirect: "error" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server cannot be reached.");

@@ -229,7 +229,7 @@ function useTheme() {
 
 // Signing in
 
-function SignIn({ close, canClose }) {
+function SignIn({ close, canClose, isRefused }) {
   const dialog = useRef(null);
   const ways = signInWays();
   const [chosen, setChosen] = useState(ways[0].id);
@@ -248,6 +248,7 @@ function SignIn({ close, canClose }) {
     <dialog ref=${dialog} class="sign-in" aria-labelledby="sign-in-title" onCancel=${(event) => { if (!canClose) event.preventDefault(); }} onClose=${close}>
       <form onSubmit=${submit}>
         <h2 id="sign-in-title">Sign in to ${card.name}</h2>
+        ${isRefused && html`<p class="failure" role="alert">That was not accepted.</p>`}
         ${ways.length > 1 && html`
           <fieldset class="chips"><legend class="visually-hidden">How to sign in</legend>
             ${ways.map((one) => html`<label class="chip"><input type="radio" name="way" value=${one.id} checked=${one.id === way.id} onChange=${() => setChosen(one.id)} />${one.label}</label>`)}
@@ -310,7 +311,7 @@ function App() {
     document.addEventListener("click", onClick);
     document.addEventListener("keydown", onKey);
     return onSignIn((isWanted) => {
-      if (isWanted) { setAsked("needed"); return; }
+      if (isWanted) { setAsked(isSignedIn() ? "refused" : "needed"); return; }
       setEpoch((count) => count + 1);
     });
   }, []);
@@ -354,7 +355,7 @@ function App() {
             : html`<${Page} key=${`${current} ${epoch}`} row=${found.row} params=${found.params} query=${query} me=${me} />`}
       </main>
     </div>
-    ${asked !== "" && html`<${SignIn} canClose=${asked === "offered"} close=${() => setAsked("")} />`}
+    ${asked !== "" && html`<${SignIn} canClose=${asked === "offered"} isRefused=${asked === "refused"} close=${() => setAsked("")} />`}
     ${more && html`<${More} close=${() => setMore(false)}>${foot}</${More}>`}
     ${helped && html`<${KeyHelp} close=${() => setHelped(false)} />`}`;
 }
@@ -363,7 +364,7 @@ const modules = new Map();
 const sheets = new Map();
 
 /** Load a style sheet once. A page is shown when it is there. */
-function loadStyles(name) {
+export function loadStyles(name) {
   if (!sheets.has(name)) {
     sheets.set(name, new Promise((resolve, reject) => {
       const link = document.createElement("link");

@@ -1,8 +1,8 @@
 /** Conversations with the agent: `/chat`, and `/chat/CONTEXT` for one that has begun. */
 
-import { Icon, Link, go, useKeys, useTitle } from "./app.js";
+import { Icon, Link, go, loadStyles, useKeys, useTitle } from "./app.js";
 import { card, newId } from "./api.js";
-import { Conversation, filePart, isEnded, isPaused, listConversations } from "./conversation.js";
+import { Conversation, filePart, firstWords, isEnded, isPaused, listConversations } from "./conversation.js";
 import { Copy, Parts, fileName, fileSize, readAddress, visible } from "./parts.js";
 import { html, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from "./vendor/preact.js";
 import { Ago, State, shortId } from "./words.js";
@@ -40,7 +40,7 @@ export function page({ params, query, me }) {
   const tasks = [...shown.tasks.values()];
   const openState = shown.open?.status.state ?? "";
   useEffect(() => { setListed((count) => count + 1); }, [tasks.length, openState]);
-  const title = tasks.length > 0 ? titleOf(tasks[0].task) : "";
+  const title = tasks.length > 0 ? firstWords(tasks[0].task) : "";
   useTitle(title ? `${title} · Chat` : "Chat");
   useKeys({
     n: { does: "New conversation", run: () => go("/chat") },
@@ -71,12 +71,6 @@ export function page({ params, query, me }) {
       </section>
       ${panel === "wire" && shown.last?.taskId && html`<${WirePanel} last=${shown.last} close=${() => setPanel("")} />`}
     </div>`;
-}
-
-function titleOf(task) {
-  const message = task.history?.find((one) => one.role === "ROLE_USER");
-  const text = message?.parts?.find((part) => typeof part.text === "string" && part.text.trim())?.text ?? "";
-  return text.trim().replace(/\s+/g, " ").slice(0, 80);
 }
 
 // The conversations
@@ -208,7 +202,9 @@ function Outgoing({ entry, conversation }) {
 function TaskTurn({ task, isGap, conversation, me, send, isLast }) {
   const history = task.history ?? [];
   const rows = [];
-  const artifacts = (task.artifacts ?? []).map((artifact) => ({ artifact, place: conversation.placeOf(task, artifact.artifactId) }));
+  // Agents from manifests write their answer as an artifact and as the message that ends the turn.
+  const said = new Set([...history, task.status.message].filter((message) => message?.role === "ROLE_AGENT").map((message) => textOf(message.parts)));
+  const artifacts = (task.artifacts ?? []).filter((artifact) => artifact.name || !said.has(textOf(artifact.parts) || null)).map((artifact) => ({ artifact, place: conversation.placeOf(task, artifact.artifactId) }));
   const isWorking = !isEnded(task) && !isPaused(task);
   const open = isWorking ? task.artifacts?.at(-1)?.artifactId : null;
   const putArtifacts = (place) => {
@@ -249,6 +245,10 @@ function progressOf(task) {
   return task.status.state === "TASK_STATE_SUBMITTED" ? "Waiting in the queue" : task.artifacts?.length ? "Writing" : "Working";
 }
 
+function textOf(parts) {
+  return (parts ?? []).map((part) => part.text ?? "").join("").trim();
+}
+
 function isReview(message) {
   return Boolean(message?.metadata && Object.hasOwn(message.metadata, REVIEW));
 }
@@ -260,7 +260,7 @@ function Working({ words }) {
 function MessageBubble({ message }) {
   const isUser = message.role === "ROLE_USER";
   return html`
-    <article class=${`bubble ${isUser ? "from-user" : "from-agent"}`} aria-label=${isUser ? "Your message" : "Message of the agent"}>
+    <article class=${`bubble ${isUser ? "from-user" : "from-agent spoken"}`} aria-label=${isUser ? "Your message" : "Message of the agent"}>
       <${Parts} parts=${message.parts.filter((part) => !isSchema(part))} /></article>`;
 }
 
@@ -289,14 +289,14 @@ function Question({ task, conversation, me, send }) {
   const hasSchema = parts.some(isSchema);
   const isAuth = task.status.state === "TASK_STATE_AUTH_REQUIRED";
   useEffect(() => {
-    if (review) import("./reviews.js").then(({ ReviewForm }) => setModules({ ReviewForm }), () => {});
+    if (review) Promise.all([import("./reviews.js"), loadStyles("pages.css")]).then(([{ ReviewForm }]) => setModules({ ReviewForm }), () => {});
     else if (hasSchema) import("./form.js").then(({ SchemaForm, schemaOf }) => setModules({ SchemaForm, schema: schemaOf(message) }), () => {});
   }, [review, hasSchema]);
   const [inWords, setInWords] = useState(false);
   const answer = (answered) => send(answered, { taskId: task.id });
   if (review) {
     return html`
-      <article class="bubble question" aria-label="Review"><p class="label">A rule wants this to be reviewed</p>
+      <article class="bubble question" aria-label="Review"><p class="label">A rule wants a review</p>
         ${modules.ReviewForm ? html`<${modules.ReviewForm} taskId=${task.id} me=${me} done=${() => conversation.reviewed(task.id)} />` : html`<p class="muted">Loading …</p>`}</article>`;
   }
   const wanted = isAuth ? parts.find((part) => part.data && typeof part.data === "object" && !isSchema(part))?.data : null;

@@ -37,18 +37,22 @@ export async function listConversations() {
   for (const task of tasks) {
     if (!task.contextId) continue;
     const known = found.get(task.contextId);
-    const title = firstWords(task);
+    const title = titles.get(task.contextId) ?? firstWords(task);
     if (known) known.title = title || known.title;
     else found.set(task.contextId, { contextId: task.contextId, title, state: task.status.state, at: task.status.timestamp });
   }
   return [...found.values()];
 }
 
-function firstWords(task) {
+/** Return the first words of a user in a task, "" if it has none. */
+export function firstWords(task) {
   const message = task.history?.find((one) => one.role === "ROLE_USER");
   const text = message?.parts?.find((part) => typeof part.text === "string" && part.text.trim())?.text ?? "";
   return text.trim().replace(/\s+/g, " ").slice(0, 80);
 }
+
+/** Titles of the conversations that were opened here: a list of tasks has only the last messages of each. */
+const titles = new Map();
 
 export class Conversation {
   constructor(contextId, changed) {
@@ -336,15 +340,17 @@ export class Conversation {
     if (known && version === 0 && known.version > 0 && isEnded(known.task)) return;
     const isLive = version > 0;
     for (const artifact of task.artifacts ?? []) {
-      const key = `${task.id} ${artifact.artifactId}`;
-      if (isLive && known && !this.#places.has(key) && !(known.task.artifacts ?? []).some((one) => one.artifactId === artifact.artifactId)) {
-        this.#places.set(key, (known.task.history ?? []).length);
+      const old = known?.task.artifacts?.find((one) => one.artifactId === artifact.artifactId);
+      // One that was replaced is shown where that happened.
+      if (isLive && known && (!old || isReplaced(old, artifact))) {
+        this.#places.set(`${task.id} ${artifact.artifactId}`, (known.task.history ?? []).length);
       }
     }
     const sent = this.outgoing.filter(({ message }) => task.history?.some((one) => one.messageId === message.messageId));
     if (sent.length > 0) {
       this.outgoing = this.outgoing.filter((one) => !sent.includes(one));
     }
+    if (!titles.has(this.contextId) && this.tasks.size === 0) titles.set(this.contextId, firstWords(task));
     this.tasks.set(task.id, { task, version: Math.max(version, known?.version ?? 0), isGap: isGap || Boolean(known?.isGap) });
   }
 
@@ -407,6 +413,12 @@ export class Conversation {
       else sessionStorage.removeItem(this.#storage);
     } catch { /* There is no room for large files; then a reload cannot send them again. */ }
   }
+}
+
+function isReplaced(old, artifact) {
+  if (old === artifact) return false;
+  const [before, after] = [old.parts[0], artifact.parts[0]];
+  return typeof before?.text === "string" && typeof after?.text === "string" && !after.text.startsWith(before.text);
 }
 
 /** Call until it succeeds or fails for good, with a growing pause in between. */

@@ -218,7 +218,7 @@ export function inline(text, depth = 0) {
     const before = at > 0 ? text[at - 1] : " ";
     let found;
     if (rest[0] === "\n") {
-      if (/(?: {2,}|\\)$/.test(plain)) { plain = plain.replace(/(?: +|\\)$/, ""); put(html`<br />`); } else plain += "\n";
+      if (text.startsWith("  ", at - 2) && at > 1) { plain = plain.trimEnd(); put(html`<br />`); } else plain += "\n";
       at += 1;
     } else if ((found = ESCAPED.exec(rest))) {
       plain += found[1];

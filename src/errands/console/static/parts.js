@@ -49,8 +49,22 @@ export function Part({ part, isOpen = false }) {
   if (typeof part?.text === "string") return html`<${Text} text=${part.text} mediaType=${part.mediaType} isOpen=${isOpen} />`;
   if (typeof part?.raw === "string") return html`<${InlineFile} part=${part} />`;
   if (typeof part?.url === "string") return html`<${LinkedFile} part=${part} />`;
+  const exposed = exposedValues(part);
+  if (exposed) return html`<${Exposed} values=${exposed} />`;
   if (part && "data" in part) return html`<${Json} value=${part.data} label=${part.filename ?? part.mediaType} />`;
   return html`<p class="muted">A part without content.</p>`;
+}
+
+/** Return the values that an agent from a manifest exposes beside its answer, null for other parts. */
+function exposedValues(part) {
+  const values = part?.metadata?.exposes === true && part.data !== null && typeof part.data === "object" ? part.data.exposes : null;
+  return values !== null && typeof values === "object" && !Array.isArray(values) ? values : null;
+}
+
+function Exposed({ values }) {
+  const rows = Object.entries(values).slice(0, SHOWN_MEMBERS);
+  if (rows.some(([, value]) => value !== null && typeof value === "object")) return html`<${Json} value=${values} />`;
+  return html`<p class="exposed">${rows.map(([name, value]) => html`<span class="tag">${visible(name)} <b>${visible(value)}</b></span>`)}</p>`;
 }
 
 // Text

@@ -135,6 +135,9 @@ export function ReviewForm({ taskId, me, done }) {
   if (!value) return html`<p class="muted">Loading …</p>`;
   const review = value.find((one) => one.taskId === taskId);
   if (!review) return html`<p class="muted">Only the user who is asked sees what is reviewed.</p>`;
-  return html`<${Subject} review=${review} /><${Verdict} review=${review} me=${me} done=${done} />`;
+  const about = review.function ? html`May <code>${visible(review.function)}</code> be called?` : "May this answer be given?";
+  return html`
+    <p><b>${about}</b> <span class="muted">Asks ${visible(review.user)}</span></p>
+    <${Subject} review=${review} /><${Verdict} review=${review} me=${me} done=${done} />`;
 }
 

@@ -13,7 +13,7 @@ const LATEST = 10_000;
 /** Milliseconds after which a stream of a hidden tab is closed. */
 const HIDDEN = 10_000;
 /** Milliseconds of silence after which a connection counts as lost. The server writes something every 4 seconds. */
-const SILENCE = 30_000;
+const SILENCE = 60_000;
 
 /** Reads events from text that comes in pieces of any size. */
 export class EventReader {
