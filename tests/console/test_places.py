@@ -10,7 +10,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from errands.server.auth import ApiKeyAuth, CallableAuth, Caller
+from errands.runtime.middleware import Caller
+from errands.server.auth import ApiKeyAuth, CallableAuth
 from tests.console.browser import Tab, serious_problems, tab
 from tests.console.desk import Desk, desk, server
 from tests.live import live

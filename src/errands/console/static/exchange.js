@@ -10,6 +10,7 @@ import { streams } from "./conversation.js";
 import { Copy } from "./parts.js";
 import { readEvents } from "./stream.js";
 import { html, useEffect, useState } from "./vendor/preact.js";
+import { quoted } from "./wire.js";
 
 /** Events that are shown, the newest ones. */
 const SHOWN = 300;
@@ -33,7 +34,7 @@ function olderPart({ text, raw, url, data, filename, mediaType, metadata }) {
 /** Return a shell command that sends the request. Credentials are left to the reader. */
 export function curl({ headers, body }) {
   const words = ["curl", "-sSN", root, ...Object.entries(headers).flatMap(([name, value]) => ["-H", `${name}: ${value}`]), "-d", body];
-  return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
+  return words.map(quoted).join(" ");
 }
 
 export function Exchange({ last }) {
