@@ -33,7 +33,7 @@ from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace import Tracer as OtelTracer
 
 from errands import tracing
-from errands.tracing import MAX_STATE, Kind, Span, TraceContext, Value
+from errands.tracing import MAX_STATE, Kind, TraceContext, TraceSpan, Value
 from errands.version import __version__
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Telemetry:
         identity: str = "",
         began: int | None = None,
         **values: Value | None,
-    ) -> Span:
+    ) -> TraceSpan:
         form = FORMS[kind]
         attributes: dict[str, Any] = {**form.common, form.named: name, **_attributes(values)}
         context = self._context(kind, parent)
@@ -251,7 +251,7 @@ class _Recorded:
     def fail(self, kind: str, *, is_fault: bool = True) -> None:
         self._span.set_attribute(ERROR, kind)
         if is_fault:
-            # Without a description, which would be somebody's words.
+            # Without a description, which could repeat what was said.
             self._span.set_status(StatusCode.ERROR)
 
     def end(self) -> None:
@@ -356,7 +356,7 @@ class ServerReading:
 _FRESH, _PATIENCE = 1.0, 5.0
 #: Those of the servers that run in this process.
 _readings: list[ServerReading] = []
-#: The meter provider in which the instruments are: they are made once, because there is no way to remove them.
+#: The meter provider in which the instruments are: they are made once, because OpenTelemetry cannot remove them.
 _instrumented: list[object] = []
 
 

@@ -45,7 +45,7 @@ class TraceContext(NamedTuple):
     state: str = ""
 
 
-class Span(Protocol):
+class TraceSpan(Protocol):
     """Something that takes time. One that is not ended is not recorded."""
 
     def active(self) -> AbstractContextManager[object]:
@@ -80,7 +80,7 @@ class Tracer(Protocol):
         identity: str = "",
         began: int | None = None,
         **values: Value | None,
-    ) -> Span:
+    ) -> TraceSpan:
         """Begin a span below the current one or another; None: below no other.
 
         Spans of one trace with the same `identity` have the same id, whichever process makes them: work that goes on
@@ -104,11 +104,6 @@ tracer: Tracer | None = None
 def current_ids() -> tuple[str, str] | None:
     """Return the ids of the current trace and span, in hexadecimal; None if there is none."""
     return None if tracer is None else tracer.ids()
-
-
-def current_context() -> TraceContext | None:
-    """Return the current place in the trace; None if there is none."""
-    return None if tracer is None else tracer.inject()
 
 
 def headers(context: TraceContext | None) -> dict[str, str]:
@@ -135,7 +130,7 @@ def read_context(parent: str, states: Iterable[str] = ()) -> TraceContext | None
     return TraceContext(found[0], ",".join(members))
 
 
-async def within(begin: Callable[[], Span], items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+async def within(begin: Callable[[], TraceSpan], items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
     """Yield the items, which are made within a span; it begins with the first one and ends with the last.
 
     What their reader does in between does not belong to it.

@@ -147,6 +147,9 @@ async def test_looks_of_operators_enter_the_audit_trail_like_those_through_a2a()
         for who, path in (
             ("alice", "tasks"),
             ("alice", f"tasks/{task_id}"),
+            ("operator", "me"),
+            ("operator", "figures"),
+            ("operator", "agent"),
             ("operator", "tasks"),
             ("operator", f"tasks/{task_id}/timeline"),
             ("bob", f"tasks/{task_id}/events"),

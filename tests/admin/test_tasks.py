@@ -20,7 +20,7 @@ from errands.policy import records
 from errands.runtime.inner import InnerAgents
 from errands.server import admin as admin_module
 from errands.server import task_table
-from errands.server.admin import bounded_task
+from errands.server.admin_documents import bounded_task
 from errands.testing import serve
 from tests.admin.operating import Obedient, Site, ids, open_site, reason, site
 from tests.contract.changes import Changes
@@ -69,7 +69,7 @@ def test_leases_that_a_stopping_process_gave_back_are_not_tries() -> None:
     task = core.Task(id="t", status=core.TaskStatus(state=TaskState.WORKING))
     head = log.Head(version=5, state=TaskState.WORKING, attempt=4, attempt_base=1, given_back=2, worker="w")
     stored = log.StoredTask(task=task, head=head, scope=SCOPE)
-    row = task_table.TaskRow.of(stored, is_operator=True)
+    row = task_table.TableRow.of(stored, is_operator=True)
     assert (row.attempt, row.leases) == (1, 4)
 
 
@@ -267,6 +267,17 @@ def test_a_task_that_is_cut_keeps_its_newest_messages() -> None:
     assert left_out == {"artifacts": [], "messages": 16, "statusMessage": True, "metadata": True}
     assert len(encode(cut)) < 100_000
     assert bounded_task(task, 10**7) == (task, {})
+
+
+def test_a_task_with_very_many_artifacts_is_cut_too() -> None:
+    artifacts = [
+        core.Artifact(artifact_id=f"{n}-{'x' * 500}", parts=[core.Part(text="y" * 100)]) for n in range(10_000)
+    ]
+    task = core.Task(id="t", status=core.TaskStatus(state=TaskState.WORKING), artifacts=artifacts)
+    cut, left_out = bounded_task(task, 200_000)
+    assert len(encode(cut)) < 200_000
+    assert len(left_out["artifacts"]) == 100
+    assert len(cut.artifacts or ()) + left_out["moreArtifacts"] == 10_000
 
 
 async def test_ten_thousand_chunks_are_answered_soon_in_few_spans_and_leave_the_loop_free(storage: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from errands.engines.base import Engine, Retention
-from errands.engines.counts import CommitCounts, Histogram
+from errands.engines.commit import CommitCounts, Histogram
 from errands.errors import ConcurrencyError
 from errands.model.core import TaskState
 from tests.contract.changes import AGENT, LEASE_MS, WORKER, Changes, ManualClock

@@ -57,12 +57,12 @@ from errands.client.conversation import MessageOptions
 from errands.operations import OPERATIONS
 from errands.policy.limits import Limits
 from errands.policy.steps import StepConfig
-from errands.policy.timeline import Span, Timeline
+from errands.policy.timeline import Timeline, TimelineSpan
 from errands.runtime.settings import ENV_PREFIX
 from errands.server import blobs, praisonai
 from errands.server.admin import ENDPOINTS
 from errands.server.http import CARD_PATHS
-from errands.server.task_table import TaskRow
+from errands.server.task_table import TableRow
 from errands.testing import InProcessTransport, connect, serve
 from errands.wire.status import ERRORS, JSONRPC_HTTP, STATUS
 from tests.docs.pages import (
@@ -437,7 +437,7 @@ def test_every_http_path_is_documented() -> None:
 def test_every_endpoint_for_operators_is_documented_with_what_it_shows() -> None:
     page = "docs/operator-api.md"
     assert set(table(page, "endpoint")) == {f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS}
-    for header, model in (("field of a row", TaskRow), ("field of a span", Span)):
+    for header, model in (("field of a row", TableRow), ("field of a span", TimelineSpan)):
         rows = [row for found in tables((ROOT / page).read_text()) if found.header[0] == header for row in found.rows]
         documented = {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
         assert documented == {field.encode_name for field in msgspec.structs.fields(model)}

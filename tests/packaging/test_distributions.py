@@ -109,6 +109,7 @@ def test_this_machine_has_a_python_to_try_it_with() -> None:
 TRIED = sorted(pythons()) if LONG else [f"{sys.version_info.major}.{sys.version_info.minor}"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", TRIED)
 @pytest.mark.parametrize("kind", ["wheel", "sdist"] if LONG else ["wheel"])
 def test_the_base_install_serves_an_agent_that_answers(
@@ -156,7 +157,7 @@ def test_each_extra_works_alone(built: dict[str, Path], extra: str, version: str
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not LONG, reason="part of `make soak`")
+@pytest.mark.skipif(not LONG, reason="`make soak` installs all extras; the other tests run with them, too")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", TRIED)
 def test_all_extras_work_together(built: dict[str, Path], version: str, tmp_path: Path) -> None:

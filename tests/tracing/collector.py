@@ -86,7 +86,7 @@ class Collector:
 
     @property
     def spans(self) -> list[SpanLine]:
-        lines = [line for file in sorted(self.folder.glob("*.spans")) for line in file.read_bytes().splitlines()]
+        lines = [line for file in sorted(self.folder.rglob("*.spans")) for line in file.read_bytes().splitlines()]
         return [*self.own, *(msgspec.json.decode(line, type=SpanLine) for line in lines)]
 
     def named(self, label: str) -> list[SpanLine]:

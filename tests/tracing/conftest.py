@@ -12,15 +12,17 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from tests.tracing.collector import Collector, MemoryExporter
 
-#: A process has one provider for as long as it lives.
 _EXPORTER = MemoryExporter()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def provider(one_loop: None) -> None:
-    provider = TracerProvider()
+    # A process has one for as long as it lives, and a program of the documentation may have set it.
+    provider = trace.get_tracer_provider()
+    if not isinstance(provider, TracerProvider):
+        provider = TracerProvider()
+        trace.set_tracer_provider(provider)
     provider.add_span_processor(SimpleSpanProcessor(_EXPORTER))
-    trace.set_tracer_provider(provider)
 
 
 @pytest.fixture

@@ -154,6 +154,12 @@ FRONT_SCRIPT = {
 }
 
 
+def write_front(folder: Path, clerk: str) -> None:
+    folder.mkdir()
+    (folder / "agent.yaml").write_text(FRONT.replace("URL", clerk), "utf-8")
+    (folder / "scripted.json").write_bytes(msgspec.json.encode(FRONT_SCRIPT))
+
+
 async def test_a_trace_that_starts_in_the_client_of_one_agent_ends_in_the_tool_of_another(
     collector: Collector, shop: Shop, tmp_path: Path
 ) -> None:
@@ -161,9 +167,7 @@ async def test_a_trace_that_starts_in_the_client_of_one_agent_ends_in_the_tool_o
     clerk = Clerk(collector.folder, "clerk")
     async with running(clerk):
         front = tmp_path / "front"
-        front.mkdir()
-        (front / "agent.yaml").write_text(FRONT.replace("URL", clerk.url), "utf-8")
-        (front / "scripted.json").write_bytes(msgspec.json.encode(FRONT_SCRIPT))
+        write_front(front, clerk.url)
         server = A2AServer.from_manifest(
             front, model="scripted", storage="memory", otel=True, outbound_allow="127.0.0.1"
         )
@@ -184,6 +188,40 @@ async def test_a_trace_that_starts_in_the_client_of_one_agent_ends_in_the_tool_o
     ]
     [traceparent] = shop.traceparents
     assert traceparent.startswith(f"00-{find.trace}-{find.id}-")
+
+
+async def test_what_another_agent_does_stays_in_the_tree_when_the_process_that_asked_it_is_killed(
+    collector: Collector, shop: Shop, tmp_path: Path
+) -> None:
+    behind, before = tmp_path / "clerk", tmp_path / "front"
+    behind.mkdir()
+    write_agent(behind, shop.url)
+    clerk = Clerk(behind, "clerk")
+    write_front(before, clerk.url)
+    front = Clerk(before, "api", "api")
+    first, second = Clerk(before, "first", "worker"), Clerk(before, "second", "worker")
+    shop.hold()
+    async with running(clerk, front, first), A2AClient(front.url) as client:
+        sent = asyncio.create_task(client.send("Where is my order?"))
+        await until(shop.holding.is_set)
+        # The model of front was asked and the clerk has begun, in spans below one that is still open.
+        await collector.has("client: chat scripted", "client: chat scripted", CALLED)
+        first.kill()
+        shop.release()
+        async with running(second):
+            assert (await sent).text == "The clerk says it is on its way."
+            await collector.has("internal: invoke_agent front", AT_WORK)
+            followed = len(collector.named("client: SubscribeToTask"))
+            await collector.has(*["server: SubscribeToTask"] * followed)
+    # The killed process was waiting for the clerk's answer, in a request that was never recorded.
+    ids = {span.id for span in collector.spans}
+    waits = [span for span in collector.spans if span.parent and span.parent not in ids]
+    assert {span.label for span in waits} <= {"server: SubscribeToTask", "server: GetTask"}
+    collector.own, collector.folder = [span for span in collector.spans if span not in waits], before / "none"
+    collector.check_tree()
+    find = collector.only(FIND)
+    assert collector.path(find)[2:5] == ["internal: invoke_agent front", "internal: execute_tool far", CALLED]
+    assert collector.only("internal: invoke_agent front").attributes["errands.attempt"] == 2
 
 
 async def test_a_command_that_talks_to_an_agent_begins_a_trace(collector: Collector, shop: Shop) -> None:

@@ -18,7 +18,7 @@ from tests.interaction.wire import rpc
 
 PACKAGE = Path(errands.__file__).parent
 #: The files that one `SendMessage` may pass through.
-MOST_FILES = 19
+MOST_FILES = 18
 
 
 class Echo(Worker):

@@ -93,6 +93,20 @@ async def test_samples_of_a_quarter_of_an_hour_are_kept() -> None:
         assert [one.value for one in history[0].samples if one.name == "errands_turns_running"] == [5]
 
 
+async def test_the_history_is_thinned_and_continued() -> None:
+    clock = ManualClock(0)
+    async with Store(clock=clock) as engine, reporter(engine, every=0.0) as reporting:
+        await until(lambda: engine.asked > 10)
+        clock.advance(seconds=5)
+        await until(lambda: {moment.at for moment in reporting.history()} >= {5_000})
+        clock.advance(seconds=25)
+        await until(lambda: {moment.at for moment in reporting.history()} >= {5_000, 30_000})
+        whole = {moment.at for moment in reporting.history()}
+        thinned = [moment.at for moment in reporting.history(step=15_000)]
+        assert thinned == [min(whole), 30_000]
+        assert {moment.at for moment in reporting.history(since=5_000)} == {30_000}
+
+
 async def test_processes_that_share_their_ports_show_each_other() -> None:
     clock = ManualClock()
     async with (

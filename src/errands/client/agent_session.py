@@ -183,7 +183,7 @@ class AgentSession:
         # A message has a span of its own, which lasts until it is answered.
         return called if tracing.tracer is None or name == "SendMessage" else traced(self.span(name), called)
 
-    def span(self, name: str) -> tracing.Span:
+    def span(self, name: str) -> tracing.TraceSpan:
         """Begin the span of an operation, or of a message to the agent. Only while tracing is on."""
         assert tracing.tracer is not None
         sends = name in ("SendMessage", "SendStreamingMessage")
@@ -259,7 +259,7 @@ class AgentSession:
         return msgspec.structs.replace(request, tenant=self.tenant) if self.tenant else request
 
 
-async def traced(span: tracing.Span, called: Coroutine[Any, Any, T]) -> T:
+async def traced(span: tracing.TraceSpan, called: Coroutine[Any, Any, T]) -> T:
     """Return the result of a call that is made within a span; the span ends with it."""
     try:
         with span.active():

@@ -17,16 +17,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from errands.clock import Clock, system_clock
-from errands.engines.counts import CommitCounts
 from errands.engines.subscriptions import Expectation, Subscription
 from errands.errors import ErrandsError
 from errands.model import log
 from errands.model.core import TaskState
+
+if TYPE_CHECKING:
+    from errands.engines.commit import CommitCounts
 
 # Inside engines, `list` is a method.
 Ids = list[str]

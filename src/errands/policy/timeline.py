@@ -36,12 +36,14 @@ from errands.policy import records
 Lane = Literal["attempt", "model", "tool", "policy", "people", "output", "state", "message"]
 Outcome = Literal["ok", "failed", "refused", "asked", "waiting", "running", "info"]
 
-#: Spans of one timeline, those included that stand for folded ones.
+#: Spans of one timeline, folded ones included.
 MAX_SPANS = 400
 #: Characters of a text, and of JSON, that a span shows.
 SHOWN = 1000
 #: Characters of a title.
 TITLE = 160
+#: Bytes of all spans above which their details are cut further.
+MOST_BYTES = 2 * 2**20
 #: Attempts and children that a timeline names, the newest ones.
 MAX_NAMED = 100
 #: Open calls, reviews and artifacts that are remembered, the newest ones.
@@ -63,7 +65,7 @@ _STATE_OUTCOMES: dict[TaskState, Outcome] = {
 _TROUBLE = frozenset({TaskState.FAILED, TaskState.REJECTED})
 
 
-class Span(msgspec.Struct, kw_only=True, rename="camel"):
+class TimelineSpan(msgspec.Struct, kw_only=True, rename="camel"):
     """Something that took some time, or happened at one moment. Times are in milliseconds since 1970."""
 
     id: str
@@ -113,13 +115,14 @@ class Timeline(msgspec.Struct, kw_only=True, rename="camel"):
     #: The times of the first and the last event; None without any.
     start: int | None
     end: int | None
-    spans: list[Span]
+    spans: list[TimelineSpan]
     attempts: list[Attempt]
     #: How many events or records of each kind have no span.
     hidden: dict[str, int]
     #: The tasks to which it has delegated work.
     children: list[str]
-    #: What is not in the answer, and how much of it: `contents` when the reader may not see them.
+    #: What is not in the answer, and how much of it: `contents` that the reader may not see, `details` of spans that
+    #: are cut because all of them together are large.
     left_out: dict[str, int] = field(default_factory=dict)
 
 
@@ -142,20 +145,20 @@ class TimelineFold:
 
     def __init__(self, *, contents: bool = True) -> None:
         self._contents = contents
-        self._spans: list[Span] = []
+        self._spans: list[TimelineSpan] = []
         #: One span for each lane, in place of those that were folded.
-        self._folded: dict[Lane, Span] = {}
+        self._folded: dict[Lane, TimelineSpan] = {}
         self._attempts: list[Attempt] = []
-        self._attempt: Span | None = None
-        self._state: Span | None = None
+        self._attempt: TimelineSpan | None = None
+        self._state: TimelineSpan | None = None
         self._state_of: TaskState | None = None
-        self._calls: dict[str, Span] = {}
+        self._calls: dict[str, TimelineSpan] = {}
         #: The model call that asked for a call, and what was decided about it, by the id of the call.
         self._askers: dict[str, str] = {}
         self._decisions: dict[str, list[str]] = {}
-        self._reviews: dict[tuple[str, str], Span] = {}
-        self._artifacts: dict[str, Span] = {}
-        self._messages: dict[str, Span] = {}
+        self._reviews: dict[tuple[str, str], TimelineSpan] = {}
+        self._artifacts: dict[str, TimelineSpan] = {}
+        self._messages: dict[str, TimelineSpan] = {}
         self._senders: dict[str, RequestOptions] = {}
         self._children: dict[str, None] = {}
         self._hidden: Counter[str] = Counter()
@@ -188,6 +191,11 @@ class TimelineFold:
             else:
                 self._attempt.until = max(self._attempt.at, self._end)
         spans = sorted([*self._folded.values(), *self._spans], key=lambda span: span.first)
+        left_out = {} if self._contents else {"contents": 1}
+        if len(encode(spans)) > MOST_BYTES:
+            left_out["details"] = len(spans)
+            for span in spans:
+                span.detail = _shortened(span.detail)
         known = {span.id for span in spans}
         for span in spans:
             span.causes = [cause for cause in dict.fromkeys(span.causes) if cause in known][:MAX_NAMED]
@@ -200,7 +208,7 @@ class TimelineFold:
             attempts=self._attempts[-MAX_NAMED:],
             hidden=dict(self._hidden),
             children=list(self._children)[-MAX_NAMED:],
-            left_out={} if self._contents else {"contents": 1},
+            left_out=left_out,
         )
 
     # One event
@@ -214,7 +222,7 @@ class TimelineFold:
             self._request(event, _decode_options(event.data))
         elif event.kind == "cancel":
             asked = _decode_cancel(event.data)
-            detail = self._told(by=asked.caller, address=asked.address)
+            detail = self._contents_of(by=asked.caller, address=asked.address)
             self._add(event, "people", "asked to cancel the task", detail, "asked")
         else:
             update = _decode_event(event.data)
@@ -256,13 +264,13 @@ class TimelineFold:
             self._state.last = event.version
             self._state.detail["updates"] = self._state.detail.get("updates", 0) + 1
             if text:
-                self._state.detail |= self._told(message=text)
+                self._state.detail |= self._contents_of(message=text)
             return
         if self._state is not None and self._state.until is None:
             self._state.end(event, "info")
         detail: dict[str, Any] = {"state": state.short}
         if text:
-            detail |= self._told(message=text)
+            detail |= self._contents_of(message=text)
         self._state_of = state
         self._state = self._add(
             event,
@@ -296,7 +304,7 @@ class TimelineFold:
         who = "agent" if message.role is Role.AGENT else "user"
         text = text_of(message.parts)
         detail: dict[str, Any] = {"role": who, "messageId": message.message_id[:TITLE], "parts": len(message.parts)}
-        detail |= self._told(text=text)
+        detail |= self._contents_of(text=text)
         if (sender := self._senders.pop(message.message_id, None)) is not None:
             detail |= self._sender(sender)
         title = f"{who}: {_words(text) or f'{len(message.parts)} parts'}"
@@ -313,14 +321,14 @@ class TimelineFold:
             span.detail |= self._sender(options)
 
     def _sender(self, options: RequestOptions) -> dict[str, Any]:
-        told = {
+        said = {
             "caller": options.caller,
             "address": options.address,
             "email": options.email,
             "parent": options.parent,
             "metadata": options.metadata,
         }
-        return self._told(**{name: value for name, value in told.items() if value})
+        return self._contents_of(**{name: value for name, value in said.items() if value})
 
     def _artifact(self, event: Event, update: _ArtifactUpdate) -> None:
         artifact = update.artifact
@@ -366,10 +374,12 @@ class TimelineFold:
             case records.Answered():
                 self._answered(event, record)
             case records.InputRefused():
-                self._add(event, "policy", "input refused", self._told(reason=record.reason), "refused", problem=True)
+                self._add(
+                    event, "policy", "input refused", self._contents_of(reason=record.reason), "refused", problem=True
+                )
             case records.Ended():
                 title = f"ended by policy: {record.reason}"
-                self._add(event, "policy", title, self._told(detail=record.detail), "failed", problem=True)
+                self._add(event, "policy", title, self._contents_of(detail=record.detail), "failed", problem=True)
             case _:
                 self._hidden[str(type(record).__struct_config__.tag)] += 1
 
@@ -380,14 +390,18 @@ class TimelineFold:
             "completion": record.completion,
             "firstTokenAt": _moment(record.first_token_at, None),
             "calls": [
-                {"id": call.id[:TITLE], "name": call.name[:TITLE], **self._told(arguments=call.arguments or call.raw)}
+                {
+                    "id": call.id[:TITLE],
+                    "name": call.name[:TITLE],
+                    **self._contents_of(arguments=call.arguments or call.raw),
+                }
                 for call in record.calls[:20]
             ],
         }
         if len(record.calls) > 20:
             detail["moreCalls"] = len(record.calls) - 20
         if record.text:
-            detail |= self._told(text=record.text)
+            detail |= self._contents_of(text=record.text)
         if record.incomplete:
             detail["incomplete"] = record.incomplete
         words = ", ".join(_words(call.name) for call in record.calls[:5])
@@ -400,12 +414,12 @@ class TimelineFold:
         for call in record.calls:
             _remember(self._askers, call.id, span.id)
 
-    def _call(self, event: Event, record: Any) -> Span:
+    def _call(self, event: Event, record: Any) -> TimelineSpan:
         """Return a new span for a call."""
         arguments = _text(record.arguments, TITLE) if self._contents and record.arguments else ""
         detail: dict[str, Any] = {"call": record.call[:TITLE], "function": record.function[:TITLE]}
         detail["caller"] = record.caller
-        detail |= self._told(arguments=record.arguments)
+        detail |= self._contents_of(arguments=record.arguments)
         causes = [cause for cause in [self._askers.get(record.call)] if cause is not None]
         causes += self._decisions.get(record.call, ())
         title = _words(f"{record.function}({arguments})")
@@ -429,13 +443,13 @@ class TimelineFold:
         if span is None or span.until is not None:
             span = self._call(event, record)
         if isinstance(record, records.CapabilityFinished):
-            span.detail |= self._told(output=record.output)
+            span.detail |= self._contents_of(output=record.output)
             span.end(event, "ok", at=_moment(record.ended_at, event.at))
         elif isinstance(record, records.CapabilityErrored):
-            span.detail |= {"executed": record.executed, **self._told(error=record.error)}
+            span.detail |= {"executed": record.executed, **self._contents_of(error=record.error)}
             span.end(event, "failed", at=_moment(record.ended_at, event.at), problem=True)
         else:
-            span.detail |= self._told(reason=record.reason)
+            span.detail |= self._contents_of(reason=record.reason)
             span.end(event, "refused", problem=True)
         if not isinstance(record, records.CapabilityRestricted) and record.task_id:
             self._child(span, record.task_id)
@@ -446,7 +460,7 @@ class TimelineFold:
             self._hidden["shown"] += 1
             return
         span.last = max(span.last, event.version)
-        span.detail |= self._told(shown=record.content)
+        span.detail |= self._contents_of(shown=record.content)
 
     def _delegated(self, event: Event, record: records.DelegationBegan) -> None:
         span = self._calls.get(record.call)
@@ -457,7 +471,7 @@ class TimelineFold:
         span.last = max(span.last, event.version)
         self._child(span, record.task_id)
 
-    def _child(self, span: Span, task_id: str) -> None:
+    def _child(self, span: TimelineSpan, task_id: str) -> None:
         span.detail["child"] = task_id[:TITLE]
         _remember(self._children, task_id[:TITLE], None)
 
@@ -468,7 +482,7 @@ class TimelineFold:
             detail["policy"] = record.policy[:TITLE]
         if record.call:
             detail["call"] = record.call[:TITLE]
-        detail |= self._told(detail=record.detail)
+        detail |= self._contents_of(detail=record.detail)
         asker = self._askers.get(record.call) if record.call else None
         causes = [] if asker is None else [asker]
         title = _words(f"{record.step} {record.outcome}")
@@ -487,7 +501,7 @@ class TimelineFold:
         call = record.call
         user = str(call.arguments[0]) if call.function == "review" and call.arguments else ""
         detail: dict[str, Any] = {"user": user[:TITLE], "place": call.place[:TITLE]}
-        detail |= self._told(subject=record.subject, call=str(call))
+        detail |= self._contents_of(subject=record.subject, call=str(call))
         title = f"review by {_words(user)}" if user else f"waits for {_words(call.function)}"
         lane: Lane = "people" if user else "policy"
         span = self._add(event, lane, title, detail, "waiting", is_open=True, at=_moment(record.at, event.at))
@@ -502,12 +516,12 @@ class TimelineFold:
         if record.by:
             word = {"ok": "approved", "refused": "denied"}.get(outcome, outcome)
             span.title, span.detail["by"] = f"{span.title}: {word}", record.by[:TITLE]
-        span.detail |= self._told(value=record.value, **({"error": record.error} if record.error else {}))
+        span.detail |= self._contents_of(value=record.value, **({"error": record.error} if record.error else {}))
         span.end(event, outcome, at=_moment(record.at, event.at), problem=outcome != "ok")
 
     # Spans
 
-    def _told(self, **contents: Any) -> dict[str, Any]:
+    def _contents_of(self, **contents: Any) -> dict[str, Any]:
         """Return contents as they are shown; nothing if the reader may not see them."""
         return {name: shown(value) for name, value in contents.items()} if self._contents else {}
 
@@ -524,10 +538,10 @@ class TimelineFold:
         at: int | None = None,
         causes: Sequence[str] = (),
         number: int | None = None,
-    ) -> Span:
+    ) -> TimelineSpan:
         at = event.at if at is None else at
         attempt = self._attempts[-1].attempt if number is None and self._attempts else number or 0
-        span = Span(
+        span = TimelineSpan(
             id=self._new_id(event, lane),
             lane=lane,
             first=event.version,
@@ -566,11 +580,11 @@ class TimelineFold:
             self._merge(self._spans[index])
         self._spans = [span for index, span in enumerate(self._spans) if index not in chosen]
 
-    def _merge(self, span: Span) -> None:
+    def _merge(self, span: TimelineSpan) -> None:
         until = span.at if span.until is None else span.until
         more = self._folded.get(span.lane)
         if more is None:
-            more = self._folded[span.lane] = Span(
+            more = self._folded[span.lane] = TimelineSpan(
                 id=f"{_MORE}{span.lane}",
                 lane=span.lane,
                 first=span.first,
@@ -588,14 +602,14 @@ class TimelineFold:
         more.title = f"{more.detail['count']} more"
 
 
-class _TextPart(msgspec.Struct, rename="camel", gc=False):
+class _ArtifactText(msgspec.Struct, rename="camel", gc=False):
     text: str | None = None
 
 
 class _ArtifactPiece(msgspec.Struct, rename="camel", gc=False):
     artifact_id: str
     name: str | None = None
-    parts: list[_TextPart] = []
+    parts: list[_ArtifactText] = []
 
 
 class _ArtifactUpdate(msgspec.Struct, rename="camel", gc=False):
@@ -629,6 +643,13 @@ def shown(value: Any, most: int = SHOWN) -> Any:
     return value if len(encode(value)) <= most else _text(value, most)
 
 
+def _shortened(detail: dict[str, Any]) -> dict[str, Any]:
+    short = {name: shown(value, TITLE) for name, value in detail.items() if name != "calls"}
+    if "calls" in detail:
+        short["calls"] = [{"id": call["id"], "name": call["name"]} for call in detail["calls"][:5]]
+    return short
+
+
 def _text(value: Any, most: int) -> str:
     text = value if isinstance(value, str) else encode(value).decode()
     return text if len(text) <= most else f"{text[:most]}…"
@@ -657,7 +678,7 @@ def _verdict(outcome: str) -> tuple[Outcome, bool]:
     return ("info", False) if on_fail == "continue" else ("refused", True)
 
 
-def _weight(span: Span) -> int:
+def _weight(span: TimelineSpan) -> int:
     """Return how much it matters that a span is shown by itself."""
     return (span.until is None) + 2 * (span.lane in ("attempt", "state", "message", "people")) + 4 * span.problem
 

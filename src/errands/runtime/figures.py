@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from errands.engines.counts import BATCH_BOUNDS, COMMIT_BOUNDS, CommitCounts, Histogram
+from errands.engines.commit import BATCH_BOUNDS, COMMIT_BOUNDS, CommitCounts, Histogram
 from errands.errors import A2AError
 from errands.wire.status import STATUS
 

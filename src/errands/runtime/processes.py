@@ -128,9 +128,16 @@ class ProcessReporter:
         others = [samples for at, samples in self._others if at > since]
         return [ProcessSamples({"process": _number_of(self._id)}, own), *others]
 
-    def history(self) -> list[Moment]:
-        """Return the samples of the last quarter of an hour, the oldest first."""
-        return [Moment(at, _read_samples(zlib.decompress(data))) for at, data in self._kept]
+    def history(self, *, since: int = 0, step: int | None = None) -> list[Moment]:
+        """Return the samples of the last quarter of an hour, the oldest first.
+
+        Only those after `since`, and with a `step` the first in each, both in milliseconds.
+        """
+        kept = [(at, data) for at, data in self._kept if at > since]
+        if step is not None:
+            first = {at // step: (at, data) for at, data in reversed(kept)}
+            kept = list(reversed(first.values()))
+        return [Moment(at, _read_samples(zlib.decompress(data))) for at, data in kept]
 
     async def _run(self) -> None:
         while True:

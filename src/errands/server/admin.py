@@ -19,7 +19,7 @@ import msgspec
 
 from errands import errors
 from errands.model import core, log
-from errands.model.base import encode
+from errands.model.base import UNREADABLE, encode
 from errands.model.requests import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
@@ -43,25 +43,31 @@ from errands.policy.reviews import (
     verdict_message,
 )
 from errands.policy.run import stored_records
-from errands.policy.steps import Steps
 from errands.policy.timeline import Timeline, TimelineFold
 from errands.runtime.call import CallContext
 from errands.runtime.figures import METRICS
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import new_id
 from errands.runtime.leases import ActiveTask
-from errands.runtime.processes import samples_of
 from errands.runtime.streams import StreamItem
 from errands.server.access_audit import AccessAudit
+from errands.server.admin_documents import (
+    active_document,
+    bounded_task,
+    by_urgency,
+    policy_document,
+    process_document,
+    webhook_document,
+)
 from errands.server.asgi import JSON_TYPE, Header, HttpExchange
 from errands.server.blobs import BlobAddresses
 from errands.server.cards import CardForm
 from errands.server.console_gate import CONSOLE_PATHS
 from errands.server.dispatch import last_event_id
 from errands.server.errors import client_error, error_headers
-from errands.server.log_feed import LogFeed
+from errands.server.log_feed import LogFeed, kinds_of
 from errands.server.request_guard import check_content_type
-from errands.server.task_table import TaskFilter, TaskRow, TaskScan, page_size, whole_number
+from errands.server.task_table import TableRow, TaskFilter, TaskScan, page_size, whole_number
 from errands.wire.card_check import check_card
 from errands.wire.sse import ERROR_EVENT, GAP_EVENT, frame, named, plain_frame
 from errands.wire.status import to_http
@@ -81,8 +87,6 @@ DELETE_PUSH = OPERATIONS["DeleteTaskPushNotificationConfig"]
 MOST_LISTED = 1000
 #: Entries of the outbox that are looked at for one answer.
 MOST_ENTRIES = 20_000
-#: Bytes of a task that one answer has.
-MOST_TASK = 2 * 2**20
 #: Events of a log that one timeline is made of, the newest ones.
 MOST_EVENTS = 100_000
 #: Milliseconds between the samples of a process that are shown without `since`.
@@ -176,7 +180,7 @@ class Sight(NamedTuple):
         return scope.agent in self.agents and log.is_reached(scope, own, self.reach)
 
 
-class SeenTask(NamedTuple):
+class VisibleTask(NamedTuple):
     """A task that a caller may see, and whether all of it."""
 
     stored: log.StoredTask
@@ -253,23 +257,26 @@ class AdminApi:
     # Who asks
 
     async def _identify(
-        self, asked: AdminRequest, operation: Operation, request: Any, *, widest: bool = False
+        self, asked: AdminRequest, operation: Operation, request: Any, *, widest: bool = False, shows_tasks: bool = True
     ) -> CallContext:
-        """Return the call behind a request that is judged like an operation. Raises only `A2AError`."""
+        """Return the call behind a request that is judged like an operation. Raises only `A2AError`.
+
+        Looks at tasks of others are noted in the audit trail.
+        """
         exchange = asked.exchange
         try:
             call = await self._server.dispatcher.identify(
                 operation, request, exchange, widest=widest, inner=self._inner
             )
             if not call.caller:
-                # Middleware may let callers without a name pass. They are like those that nobody asks, but there may
-                # be others with a name, whose tasks they do not see.
+                # Middleware may let callers without a name pass. They operate like callers that are not asked at all,
+                # but do not see the tasks of those with a name.
                 self._server.console.check_nameless(exchange)
                 call.is_operator = True
                 if self._server.console.is_open:
                     call.reach = "tenant" if request.tenant else "agent"
             call.large_reads = exchange
-            if self._audit is not None:
+            if self._audit is not None and shows_tasks:
                 await self._audit.admit(operation, request, call, exchange)
         except errors.A2AError as error:
             await self._deny(asked, operation, request, error)
@@ -280,13 +287,13 @@ class AdminApi:
         if self._audit is not None:
             await self._audit.deny(operation.name, request, asked.exchange, error)
 
-    async def _survey(self, asked: AdminRequest, operation: Operation = LIST) -> Sight:
-        """Return which tasks the caller may see."""
+    async def _survey(self, asked: AdminRequest, operation: Operation = LIST, *, shows_tasks: bool = True) -> Sight:
+        """Return which tasks the caller may see; whether the answer shows some is for the audit trail."""
         tenant = asked.tenant
         request: Any = ListTasksRequest(tenant=tenant)
         if operation is LIST_PUSHES:
             request = ListTaskPushNotificationConfigsRequest(task_id="", tenant=tenant)
-        call = await self._identify(asked, operation, request, widest=True)
+        call = await self._identify(asked, operation, request, widest=True, shows_tasks=shows_tasks)
         return Sight(call, call.reach, self._agents(call), call.is_operator)
 
     def _agents(self, call: CallContext) -> tuple[str, ...]:
@@ -295,7 +302,7 @@ class AdminApi:
 
     async def _find(
         self, asked: AdminRequest, operation: Operation = GET, request: Any = None, *, with_content: bool = False
-    ) -> SeenTask:
+    ) -> VisibleTask:
         """Return the task that a request is about. Raises `TaskNotFoundError`, also for tasks of others."""
         request = request or GetTaskRequest(id=asked.task_id, tenant=asked.tenant)
         call = await self._identify(asked, operation, request)
@@ -307,7 +314,7 @@ class AdminApi:
         except errors.TaskNotFoundError as error:
             await self._deny(asked, operation, request, error)
             raise
-        return SeenTask(stored, call, call.is_operator)
+        return VisibleTask(stored, call, call.is_operator)
 
     async def _load_head(self, task_id: str, call: CallContext) -> log.StoredTask:
         """Return a task that the caller may see, without its content. Raises `TaskNotFoundError`."""
@@ -323,7 +330,7 @@ class AdminApi:
         raise errors.TaskNotFoundError(taskId=task_id)
 
     async def show_caller(self, asked: AdminRequest) -> AdminAnswer:
-        sight = await self._survey(asked)
+        sight = await self._survey(asked, shows_tasks=False)
         server = self._server
         return AdminAnswer(
             {
@@ -360,7 +367,7 @@ class AdminApi:
 
     async def list_tasks(self, asked: AdminRequest) -> AdminAnswer:
         query = asked.query
-        wanted = _filter_of(query)
+        wanted = TaskFilter.read(query)
         limit = page_size(query)
         sight = await self._survey(asked)
         agents = sight.agents
@@ -372,20 +379,20 @@ class AdminApi:
 
         scan = TaskScan(list_tasks, sight.call.scope, sight.reach, agents, wanted)
         page = await scan.page(limit, query.get("before", ""))
-        rows = [TaskRow.of(stored, is_operator=sight.is_operator) for stored in page.tasks]
+        rows = [TableRow.of(stored, is_operator=sight.is_operator) for stored in page.tasks]
         return AdminAnswer({"tasks": rows, "next": page.cursor or None, "scanned": page.scanned})
 
     async def show_task(self, asked: AdminRequest) -> AdminAnswer:
         seen = await self._find(asked, with_content=True)
         return AdminAnswer(await self._task_document(seen, asked.exchange))
 
-    async def _task_document(self, seen: SeenTask, exchange: HttpExchange) -> dict[str, Any]:
+    async def _task_document(self, seen: VisibleTask, exchange: HttpExchange) -> dict[str, Any]:
         task, left_out = bounded_task(seen.stored.task)
         if self._addresses is not None:
             task = self._addresses.addressed(task, seen.stored.scope, exchange)
         parent, depth, children = await self._family(seen.stored)
         return {
-            **_fields(TaskRow.of(seen.stored, is_operator=seen.is_operator, with_artifacts=True)),
+            **msgspec.to_builtins(TableRow.of(seen.stored, is_operator=seen.is_operator, with_artifacts=True)),
             "task": task,
             "leftOut": left_out,
             "maxAttempts": self._server.settings.max_attempts,
@@ -406,10 +413,12 @@ class AdminApi:
         while read < 5000 and (part := await self._engine.read(stored.task.id, stored.scope, after)).events:
             for event in part.events:
                 if event.kind == "request" and not parent and b'"parent"' in event.data:
-                    options = msgspec.json.decode(event.data, type=log.RequestOptions)
-                    parent, depth = options.parent, options.depth
+                    with suppress(*UNREADABLE):
+                        options = msgspec.json.decode(event.data, type=log.RequestOptions)
+                        parent, depth = options.parent, options.depth
             fold.take(event for event in part.events if event.kind == "record" and b'"task_id"' in event.data)
             after, read = part.events[-1].version, read + len(part.events)
+            await asyncio.sleep(0)  # an engine in memory does not wait
         return parent, depth, fold.timeline(stored).children
 
     async def show_timeline(self, asked: AdminRequest) -> AdminAnswer:
@@ -419,7 +428,7 @@ class AdminApi:
         seen = await self._find(asked)
         return AdminAnswer(await self._read_timeline(seen, start, end))
 
-    async def _read_timeline(self, seen: SeenTask, start: int, end: int) -> Timeline:
+    async def _read_timeline(self, seen: VisibleTask, start: int, end: int) -> Timeline:
         """Return the timeline of the events from one version to another, of very many only that of the newest."""
         stored = seen.stored
         last = min(end, stored.version)
@@ -453,12 +462,14 @@ class AdminApi:
         after = whole_number(query, "after", 0, 0, 2**53)
         before = whole_number(query, "before", 0, 0, 2**53) or None
         limit = whole_number(query, "limit", 200, 1, 1000)
-        kinds = _kinds_of(query)
+        kinds = kinds_of(query)
         seen = await self._find(asked)
         page = await self._feed(seen, asked.exchange, kinds).page(after, before, limit)
         return AdminAnswer({"events": page.events, "gap": page.gap, "next": page.next, "version": seen.stored.version})
 
-    def _feed(self, seen: SeenTask, exchange: HttpExchange, kinds: frozenset[log.EventKind] = frozenset()) -> LogFeed:
+    def _feed(
+        self, seen: VisibleTask, exchange: HttpExchange, kinds: frozenset[log.EventKind] = frozenset()
+    ) -> LogFeed:
         prefix = "" if self._addresses is None else self._addresses.of(exchange, seen.stored.scope.tenant)
         return LogFeed(self._engine, seen.stored, is_operator=seen.is_operator, kinds=kinds, file_prefix=prefix)
 
@@ -486,7 +497,7 @@ class AdminApi:
 
     async def _row(self, task_id: str, call: CallContext) -> AdminAnswer:
         stored = await call.load(self._engine, task_id)
-        return AdminAnswer(TaskRow.of(stored, is_operator=call.is_operator, with_artifacts=True))
+        return AdminAnswer(TableRow.of(stored, is_operator=call.is_operator, with_artifacts=True))
 
     async def retry_task(self, asked: AdminRequest) -> AdminAnswer:
         stored = (await self._find(asked, with_content=True)).stored
@@ -517,9 +528,10 @@ class AdminApi:
         """Return the options that came with the first message of a task, none if they are no longer kept."""
         for event in (await self._engine.read(stored.task.id, stored.scope, 0, 20)).events:
             if event.kind == "request":
-                options = msgspec.json.decode(event.data, type=log.RequestOptions)
-                if options.message_id == message.message_id:
-                    return options
+                with suppress(*UNREADABLE):
+                    options = msgspec.json.decode(event.data, type=log.RequestOptions)
+                    if options.message_id == message.message_id:
+                        return options
         return log.PLAIN
 
     # Work
@@ -533,7 +545,7 @@ class AdminApi:
             if sight.reaches(running.scope):
                 mine = pool.running.get(running.task_id) if running.head.worker == pool.leases.worker_id else None
                 found.append(ActiveTask.of(running, now, None if mine is None else mine.started_at))
-        rows = [_active(task, is_operator=sight.is_operator) for task in found[:MOST_LISTED]]
+        rows = [active_document(task, is_operator=sight.is_operator) for task in found[:MOST_LISTED]]
         return AdminAnswer(rows, max(len(found) - MOST_LISTED, 0))
 
     async def list_reviews(self, asked: AdminRequest) -> AdminAnswer:
@@ -543,7 +555,7 @@ class AdminApi:
         is_mine = asked.query.get("mine", "") not in ("", "0") and bool(sight.call.caller)
         tenant = None if sight.reach == "agent" else sight.call.scope.tenant
         found: list[log.StoredTask] = []
-        # Whoever is asked sees the question, also of agents inside and of other owners.
+        # The user who is asked sees the question, also of inner agents and of other owners.
         for agent in (self._agent, *self._inner):
             users = names if is_mine or not sight.is_operator else None
             query = log.AskingQuery(tenant=tenant, agent=agent, users=users, limit=limit + 1)
@@ -601,7 +613,7 @@ class AdminApi:
         answered = await desk.settle(msgspec.structs.replace(query, users=(user,)), verdict)
         if not sight.reaches(answered.scope):
             answered = msgspec.structs.replace(answered, task=shown_to_reviewer(answered.task))
-        return AdminAnswer(TaskRow.of(answered, is_operator=call.is_operator))
+        return AdminAnswer(TableRow.of(answered, is_operator=call.is_operator))
 
     async def _body(self, asked: AdminRequest, kind: type[T]) -> T:
         """Return the body of a request. Raises `ParseError`, `InvalidParamsError` and `PayloadTooLargeError`."""
@@ -642,9 +654,9 @@ class AdminApi:
                 matched += 1
                 found.append(entry)
                 if len(found) > 2 * limit:
-                    found = sorted(found, key=_urgency)[:limit]
-        found = sorted(found, key=_urgency)[:limit]
-        return AdminAnswer([_entry_fields(entry) for entry in found], matched - len(found))
+                    found = sorted(found, key=by_urgency)[:limit]
+        found = sorted(found, key=by_urgency)[:limit]
+        return AdminAnswer([webhook_document(entry) for entry in found], matched - len(found))
 
     async def retry_delivery(self, asked: AdminRequest) -> AdminAnswer:
         request = TaskPushNotificationConfig(url="-", id=asked.config_id, task_id=asked.task_id, tenant=asked.tenant)
@@ -676,7 +688,7 @@ class AdminApi:
 
     async def show_figures(self, asked: AdminRequest) -> AdminAnswer:
         since = whole_number(asked.query, "since", 0, 0, 2**53)
-        sight = await self._survey(asked)
+        sight = await self._survey(asked, shows_tasks=False)
         if not sight.is_operator:
             raise errors.PermissionDeniedError("Figures are about all tasks, so they are for operators")
         reporter = self._server.reporter
@@ -684,35 +696,34 @@ class AdminApi:
             raise errors.MethodNotFoundError("Nothing is measured here; ERRANDS_METRICS=true turns it on")
         current = reporter.current()
         processes = [one for one in await self._engine.processes() if one.agent == self._agent and one.id != current.id]
-        kept, step = [], -1
-        for moment in reporter.history():
-            # All of them would be a megabyte.
-            if moment.at > since and (since or moment.at // STEP != step):
-                kept.append({"at": moment.at, "figures": moment.samples})
-                step = moment.at // STEP
+        # All of them would be a megabyte.
+        moments = reporter.history(since=since, step=None if since else STEP)
         return AdminAnswer(
             {
                 "now": self._engine.clock(),
-                "process": {**_report_fields(current), "samples": kept},
-                "processes": [_report_fields(one) for one in processes[:MOST_LISTED]],
+                "process": {
+                    **process_document(current),
+                    "samples": [{"at": moment.at, "figures": moment.samples} for moment in moments],
+                },
+                "processes": [process_document(one) for one in processes[:MOST_LISTED]],
             },
             max(len(processes) - MOST_LISTED, 0),
         )
 
     async def show_metrics_table(self, asked: AdminRequest) -> AdminAnswer:
-        await self._survey(asked)
+        await self._survey(asked, shows_tasks=False)
         return AdminAnswer([metric._asdict() for metric in METRICS.values()])
 
     # The agent
 
     async def show_agent(self, asked: AdminRequest) -> AdminAnswer:
-        sight = await self._survey(asked)
+        sight = await self._survey(asked, shows_tasks=False)
         server, exchange = self._server, asked.exchange
         document = server.cards.document(exchange, CardForm.BOTH).body
         report = check_card(document)
         policies = []
         if sight.is_operator:
-            policies = [_policy_fields(agent, self._oversight_of(agent)) for agent in sight.agents]
+            policies = [policy_document(agent, self._oversight_of(agent)) for agent in sight.agents]
         return AdminAnswer(
             {
                 "card": msgspec.Raw(document),
@@ -744,172 +755,3 @@ def _error_frame(error: errors.A2AError) -> bytes:
 async def _refuse(exchange: HttpExchange, error: errors.A2AError) -> None:
     status, body = to_http(error)
     await exchange.respond(status, encode(body), JSON_TYPE, (*_NO_STORE, *error_headers(error)))
-
-
-def _filter_of(query: dict[str, str]) -> TaskFilter:
-    """Return the filter in a query. Raises `InvalidParamsError`."""
-    states = set()
-    for name in filter(None, query.get("state", "").split(",")):
-        try:
-            states.add(core.TaskState.parse(name[:40]))
-        except ValueError:
-            known = ", ".join(state.short for state in core.TaskState if state is not core.UNSPECIFIED)
-            raise errors.InvalidParamsError(f"unknown state {name[:40]!r}: expected {known}", field="state") from None
-    return TaskFilter(
-        states=frozenset(states),
-        text=query.get("q", "").strip()[:200],
-        context_id=query.get("context") or None,
-        owner=query.get("owner"),
-        retried=query.get("retried", "") not in ("", "0"),
-        waiting=query.get("waiting", "") not in ("", "0"),
-    )
-
-
-def _kinds_of(query: dict[str, str]) -> frozenset[log.EventKind]:
-    """Return the kinds in a query, none for all. Raises `InvalidParamsError`."""
-    names = list(filter(None, query.get("kind", "").split(",")))
-    try:
-        return frozenset(msgspec.convert(names, list[log.EventKind]))
-    except msgspec.ValidationError:
-        raise errors.InvalidParamsError(
-            "kind must be one or more of task, message, request, status, artifact, cancel, record", field="kind"
-        ) from None
-
-
-def bounded_task(task: core.Task, most: int = MOST_TASK) -> tuple[core.Task, dict[str, Any]]:
-    """Return a task of about `most` bytes, and what was left out: parts of artifacts, and the oldest messages."""
-    if len(encode(task)) <= most:
-        return task, {}
-    room = most // 2
-    artifacts, cut = [], []
-    for artifact in task.artifacts or ():
-        size = len(encode(artifact))
-        if size > room:
-            cut.append({"artifactId": artifact.artifact_id, "bytes": size})
-            artifact = msgspec.structs.replace(artifact, parts=[], metadata=None)
-            size = 0
-        room -= size
-        artifacts.append(artifact)
-    room = most // 2
-    messages: list[core.Message] = []
-    for message in reversed(task.history or ()):
-        room -= len(encode(message))
-        if room < 0:
-            break
-        messages.append(message)
-    left_out: dict[str, Any] = {"artifacts": cut, "messages": len(task.history or ()) - len(messages)}
-    status = task.status
-    if len(encode(status)) > most // 2:
-        status = core.TaskStatus(state=status.state, timestamp=status.timestamp)
-        left_out["statusMessage"] = True
-    metadata = task.metadata
-    if metadata is not None and len(encode(metadata)) > most // 2:
-        metadata, left_out["metadata"] = None, True
-    bounded = msgspec.structs.replace(
-        task, artifacts=artifacts or None, history=messages[::-1] or None, status=status, metadata=metadata
-    )
-    return bounded, left_out
-
-
-def _fields(row: TaskRow) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(row)
-    return fields
-
-
-def _active(task: ActiveTask, *, is_operator: bool) -> dict[str, Any]:
-    return {
-        "taskId": task.task_id,
-        "contextId": task.context_id,
-        "agent": task.agent,
-        "owner": task.owner,
-        "tenant": task.tenant,
-        "state": task.state.short,
-        "worker": task.worker if is_operator else "",
-        "attempt": task.attempt,
-        "leaseUntil": task.lease_until,
-        "age": task.age,
-        "runningFor": task.running_for,
-        "cancelRequested": task.cancel_requested,
-    }
-
-
-def _urgency(entry: log.OutboxEntry) -> tuple[bool, int]:
-    """Order entries of the outbox: dead ones first, then those that have failed for longest."""
-    return not entry.dead, entry.failed_at if entry.failed_at is not None else 2**62
-
-
-def _entry_fields(entry: log.OutboxEntry) -> dict[str, Any]:
-    """Return what is shown of an entry. The path of a webhook and its credentials may be secrets."""
-    return {
-        "taskId": entry.task_id,
-        "configId": entry.config.id,
-        "agent": entry.scope.agent,
-        "owner": entry.scope.owner,
-        "tenant": entry.scope.tenant,
-        "host": entry.config.host,
-        "delivered": entry.delivered,
-        "dueAt": entry.due_at,
-        "attempts": entry.attempts,
-        "failedAt": entry.failed_at,
-        "error": entry.error,
-        "dead": entry.dead,
-    }
-
-
-def _report_fields(report: log.ProcessReport) -> dict[str, Any]:
-    try:
-        figures = samples_of(report)
-    except msgspec.DecodeError:
-        figures = []  # written by another release
-    return {
-        "id": report.id,
-        "agent": report.agent,
-        "role": report.role,
-        "version": report.version,
-        "group": report.group,
-        "startedAt": report.started_at,
-        "at": report.at,
-        "figures": figures,
-    }
-
-
-def _policy_fields(agent: str, oversight: AgentOversight | None) -> dict[str, Any]:
-    """Return the compiled rules of an agent, as a list and as a text."""
-    if oversight is None:
-        return {"agent": agent, "version": "", "limits": {}, "rules": [], "text": ""}
-    rules = oversight.rules
-    listed = [rule for capability, steps in oversight.listed_steps() for rule in _rules_in(capability, steps)]
-    limits = {name: value for name, value in msgspec.structs.asdict(rules.limits).items() if value is not None}
-    lines = [f"{rules.limit_name(name)}: {value}" for name, value in limits.items()]
-    lines += [_line_of(rule) for rule in listed]
-    return {
-        "agent": agent,
-        "version": rules.policy.version,
-        "limits": limits,
-        "rules": listed,
-        "text": "\n".join(lines),
-    }
-
-
-def _rules_in(capability: str, steps: Steps) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": step.name,
-            "phase": steps.phase.value,
-            "capability": capability,
-            "match": step.match or "",
-            "action": step.action,
-            "expression": "" if step.program is None else step.program.source,
-            "condition": "" if step.condition is None else step.condition.source,
-            "invoke": ":".join(step.target) if step.action == "invoke" else "",
-            "onFail": step.on_fail,
-        }
-        for step in steps.steps
-    ]
-
-
-def _line_of(rule: dict[str, Any]) -> str:
-    what = rule["invoke"] or rule["expression"]
-    action = f"{rule['action']} for {rule['match']}:" if rule["match"] else rule["action"]
-    condition = f" when {rule['condition']}" if rule["condition"] else ""
-    return f"{rule['name']}: {action} {what}{condition} (on failure: {rule['onFail']})"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from errands.engines.base import Engine
+from errands.engines.commit import CommitCounts
 from errands.engines.connection import without_password
-from errands.engines.counts import CommitCounts
 from errands.errors import ConfigurationError, StorageError
 from errands.interop import BuilderLike, CardLike, ExecutorLike
 from errands.model.card_config import AgentCardConfig

@@ -7,13 +7,13 @@ says how large it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from errands.engines.base import Engine
-from errands.errors import UnavailableError
+from errands.errors import InvalidParamsError, UnavailableError
 from errands.model.base import UNREADABLE, encode
 from errands.model.core import TERMINAL_STATES, StreamResponse
 from errands.model.log import Event, EventKind, LogSlice, StoredTask
@@ -56,6 +56,17 @@ def shown_event(event: Event, *, with_worker: bool = True) -> dict[str, Any]:
     except UNREADABLE:
         fields |= {"bytes": len(event.data), "unreadable": True}
     return fields
+
+
+def kinds_of(query: Mapping[str, str]) -> frozenset[EventKind]:
+    """Return the kinds in a query, none for all. Raises `InvalidParamsError`."""
+    names = list(filter(None, query.get("kind", "").split(",")))
+    try:
+        return frozenset(msgspec.convert(names, list[EventKind]))
+    except msgspec.ValidationError:
+        raise InvalidParamsError(
+            "kind must be one or more of task, message, request, status, artifact, cancel, record", field="kind"
+        ) from None
 
 
 class EventPage(NamedTuple):

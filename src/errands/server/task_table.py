@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 import heapq
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +20,7 @@ from errands.model.core import (
     FAILED,
     PAUSED_STATES,
     REJECTED,
+    UNSPECIFIED,
     Role,
     TaskState,
     text_of,
@@ -40,7 +41,7 @@ _WORDS = 200
 _MAX_CURSOR = 20_000
 
 
-class TaskRow(msgspec.Struct, kw_only=True, rename="camel"):
+class TableRow(msgspec.Struct, kw_only=True, rename="camel"):
     """What a table shows of a task. Times are in milliseconds since 1970."""
 
     id: str
@@ -59,7 +60,7 @@ class TaskRow(msgspec.Struct, kw_only=True, rename="camel"):
     #: Which try of the current turn it is, without those that a stopping process gave back; how often it was leased.
     attempt: int
     leases: int
-    #: The process that holds it, and until when; "" and None while no one does.
+    #: The process that holds it, and until when; "" and None while none does.
     worker: str
     lease_until: int | None
     #: Since when it has been ready, while it is in the queue.
@@ -77,7 +78,7 @@ class TaskRow(msgspec.Struct, kw_only=True, rename="camel"):
     damage: str
 
     @classmethod
-    def of(cls, stored: StoredTask, *, is_operator: bool, with_artifacts: bool = False) -> TaskRow:
+    def of(cls, stored: StoredTask, *, is_operator: bool, with_artifacts: bool = False) -> TableRow:
         """Return the row of a task. Only operators are shown which machine works on it, and how it is damaged."""
         task, head = stored.task, stored.head
         is_held = bool(head.worker)
@@ -150,6 +151,25 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     retried: bool = False
     #: Only tasks that wait for a person.
     waiting: bool = False
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> TaskFilter:
+        """Return the filter in a query. Raises `InvalidParamsError`."""
+        states = set()
+        for name in filter(None, query.get("state", "").split(",")):
+            try:
+                states.add(TaskState.parse(name[:40]))
+            except ValueError:
+                known = ", ".join(state.short for state in TaskState if state is not UNSPECIFIED)
+                raise InvalidParamsError(f"unknown state {name[:40]!r}: expected {known}", field="state") from None
+        return cls(
+            states=frozenset(states),
+            text=query.get("q", "").strip()[:200],
+            context_id=query.get("context") or None,
+            owner=query.get("owner"),
+            retried=query.get("retried", "") not in ("", "0"),
+            waiting=query.get("waiting", "") not in ("", "0"),
+        )
 
     @property
     def listed_states(self) -> Sequence[TaskState | None]:

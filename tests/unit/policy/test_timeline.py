@@ -19,7 +19,7 @@ from errands.model.core import Artifact, Message, Part, Role, StreamResponse, Ta
 from errands.model.log import CancelRequest, Event, EventKind, Head, LeaseRecord, RequestOptions, Scope, StoredTask
 from errands.policy import records
 from errands.policy.cel.session import Call, Session
-from errands.policy.timeline import MAX_SPANS, SHOWN, Span, Timeline, TimelineFold, timeline_of
+from errands.policy.timeline import MAX_SPANS, SHOWN, Timeline, TimelineFold, TimelineSpan, timeline_of
 from errands.runtime.journal import status_update
 
 START = 1_800_000_000_000
@@ -75,11 +75,11 @@ def stored(version: int, **head: Any) -> StoredTask:
     return StoredTask(task=task, head=Head(version=version, state=TaskState.WORKING, **head), scope=Scope(agent="a"))
 
 
-def lane(timeline: Timeline, name: str) -> list[Span]:
+def lane(timeline: Timeline, name: str) -> list[TimelineSpan]:
     return [span for span in timeline.spans if span.lane == name]
 
 
-def only(timeline: Timeline, name: str) -> Span:
+def only(timeline: Timeline, name: str) -> TimelineSpan:
     (span,) = lane(timeline, name)
     return span
 
@@ -331,6 +331,18 @@ def test_a_very_long_run_folds_into_at_most_so_many_spans_and_keeps_the_problems
     assert sum(folded.values()) + len(found.spans) - 2 == 1 + 2 + 1 + 10_000
     assert found.spans[0].first == 1
     assert len([span for span in lane(found, "tool") if span.problem and not span.id.startswith("more-")]) == 10
+
+
+def test_the_details_of_very_many_large_spans_are_cut_further() -> None:
+    log = Log().begin().leased()
+    for number in range(MAX_SPANS):
+        wants = [records.FunctionCall(id=f"{number}-{n}", name="f", arguments={"a": "x" * 900}) for n in range(20)]
+        log.note(records.ModelCalled(at="", model="m", text="y" * 1000, calls=tuple(wants)))
+    found = log.timeline()
+    assert len(encode(found)) < 2 * 2**20
+    assert found.left_out == {"details": len(found.spans)}
+    calls = lane(found, "model")[-1].detail["calls"]
+    assert (len(calls), calls[0].keys()) == (5, {"id", "name"})
 
 
 def test_a_part_of_a_log_has_a_timeline_too() -> None:

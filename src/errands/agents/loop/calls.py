@@ -231,14 +231,10 @@ class Calls:
         Raises `TaskStoppedError` when a tool cannot be used at all, and `ReviewPendingError` while it has to wait.
         """
         executed = self._execute_now(began, routine)
-        return executed if tracing.tracer is None else self._trace(tracing.tracer, began, routine, executed)
+        return executed if tracing.tracer is None else self._trace(tracing.tracer, began, executed)
 
     async def _trace(
-        self,
-        tracer: tracing.Tracer,
-        began: CapabilityBegan,
-        routine: Routine,
-        executed: Coroutine[Any, Any, CallEnded],
+        self, tracer: tracing.Tracer, began: CapabilityBegan, executed: Coroutine[Any, Any, CallEnded]
     ) -> CallEnded:
         """Execute a call in a span. Like a turn, a call is one span, whichever processes execute it."""
         span = tracer.span(

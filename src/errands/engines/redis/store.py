@@ -25,8 +25,7 @@ from typing import Any
 import msgspec
 from redis import exceptions as redis_errors
 
-from errands.engines.commit import CommitJob, CommitQueue, Outcome, failures
-from errands.engines.counts import CommitCounts
+from errands.engines.commit import CommitCounts, CommitJob, CommitQueue, Outcome, failures
 from errands.engines.redis import schema
 from errands.engines.redis.connection import RedisServer, explain, is_passing
 from errands.engines.redis.schema import (

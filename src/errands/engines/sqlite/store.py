@@ -21,6 +21,7 @@ from errands import lifecycle
 from errands.engines.commit import (
     Accepted,
     CommitBatch,
+    CommitCounts,
     CommitJob,
     CommitQueue,
     Outcome,
@@ -28,7 +29,6 @@ from errands.engines.commit import (
     failures,
     lease_signals,
 )
-from errands.engines.counts import CommitCounts
 from errands.engines.damage import readable_pushes
 from errands.engines.sqlite import queries
 from errands.engines.sqlite.connection import FileError, ReaderThreads, ServedFile, SQLiteOptions, explain

@@ -1,0 +1,163 @@
+"""What the operator API shows of tasks, turns, webhooks, processes and policies, as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from errands.model import core
+from errands.model.base import encode
+from errands.model.log import OutboxEntry, ProcessReport
+from errands.policy.agent_oversight import AgentOversight
+from errands.policy.steps import Steps
+from errands.runtime.leases import ActiveTask
+from errands.runtime.processes import samples_of
+
+#: Bytes of a task that one answer has.
+MOST_TASK = 2 * 2**20
+#: Artifacts without their contents that a task shows, and characters of their names.
+MOST_NAMED, MOST_NAME = 100, 200
+
+
+def bounded_task(task: core.Task, most: int = MOST_TASK) -> tuple[core.Task, dict[str, Any]]:
+    """Return a task of about `most` bytes, and what was left out: contents of artifacts, and the oldest messages."""
+    if len(encode(task)) <= most:
+        return task, {}
+    room = most // 2
+    artifacts: list[core.Artifact] = []
+    cut: list[dict[str, Any]] = []
+    dropped = 0
+    for artifact in task.artifacts or ():
+        size = len(encode(artifact))
+        if size <= room:
+            room -= size
+            artifacts.append(artifact)
+        elif len(cut) < MOST_NAMED:
+            cut.append({"artifactId": artifact.artifact_id[:MOST_NAME], "bytes": size})
+            name = artifact.name and artifact.name[:MOST_NAME]
+            artifacts.append(core.Artifact(artifact_id=artifact.artifact_id[:MOST_NAME], name=name, parts=[]))
+        else:
+            dropped += 1
+    room = most // 2
+    messages: list[core.Message] = []
+    for message in reversed(task.history or ()):
+        room -= len(encode(message))
+        if room < 0:
+            break
+        messages.append(message)
+    left_out: dict[str, Any] = {"artifacts": cut, "messages": len(task.history or ()) - len(messages)}
+    if dropped:
+        left_out["moreArtifacts"] = dropped
+    status = task.status
+    if len(encode(status)) > most // 2:
+        status = core.TaskStatus(state=status.state, timestamp=status.timestamp)
+        left_out["statusMessage"] = True
+    metadata = task.metadata
+    if metadata is not None and len(encode(metadata)) > most // 2:
+        metadata, left_out["metadata"] = None, True
+    bounded = msgspec.structs.replace(
+        task, artifacts=artifacts or None, history=messages[::-1] or None, status=status, metadata=metadata
+    )
+    return bounded, left_out
+
+
+def active_document(task: ActiveTask, *, is_operator: bool) -> dict[str, Any]:
+    """Return what is shown of a running turn. Only operators are shown which machine runs it."""
+    return {
+        "taskId": task.task_id,
+        "contextId": task.context_id,
+        "agent": task.agent,
+        "owner": task.owner,
+        "tenant": task.tenant,
+        "state": task.state.short,
+        "worker": task.worker if is_operator else "",
+        "attempt": task.attempt,
+        "leaseUntil": task.lease_until,
+        "age": task.age,
+        "runningFor": task.running_for,
+        "cancelRequested": task.cancel_requested,
+    }
+
+
+def by_urgency(entry: OutboxEntry) -> tuple[bool, int]:
+    """Order entries of the outbox: dead ones first, then those that have failed for longest."""
+    return not entry.dead, entry.failed_at if entry.failed_at is not None else 2**62
+
+
+def webhook_document(entry: OutboxEntry) -> dict[str, Any]:
+    """Return what is shown of an entry. The path of a webhook and its credentials may be secrets."""
+    return {
+        "taskId": entry.task_id,
+        "configId": entry.config.id,
+        "agent": entry.scope.agent,
+        "owner": entry.scope.owner,
+        "tenant": entry.scope.tenant,
+        "host": entry.config.host,
+        "delivered": entry.delivered,
+        "dueAt": entry.due_at,
+        "attempts": entry.attempts,
+        "failedAt": entry.failed_at,
+        "error": entry.error,
+        "dead": entry.dead,
+    }
+
+
+def process_document(report: ProcessReport) -> dict[str, Any]:
+    """Return what is shown of a process."""
+    try:
+        figures = samples_of(report)
+    except msgspec.DecodeError:
+        figures = []  # written by another release
+    return {
+        "id": report.id,
+        "agent": report.agent,
+        "role": report.role,
+        "version": report.version,
+        "group": report.group,
+        "startedAt": report.started_at,
+        "at": report.at,
+        "figures": figures,
+    }
+
+
+def policy_document(agent: str, oversight: AgentOversight | None) -> dict[str, Any]:
+    """Return the compiled rules of an agent, as a list and as a text."""
+    if oversight is None:
+        return {"agent": agent, "version": "", "limits": {}, "rules": [], "text": ""}
+    rules = oversight.rules
+    listed = [rule for capability, steps in oversight.listed_steps() for rule in _rules_in(capability, steps)]
+    limits = {name: value for name, value in msgspec.structs.asdict(rules.limits).items() if value is not None}
+    lines = [f"{rules.limit_name(name)}: {value}" for name, value in limits.items()]
+    lines += [_line_of(rule) for rule in listed]
+    return {
+        "agent": agent,
+        "version": rules.policy.version,
+        "limits": limits,
+        "rules": listed,
+        "text": "\n".join(lines),
+    }
+
+
+def _rules_in(capability: str, steps: Steps) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": step.name,
+            "phase": steps.phase.value,
+            "capability": capability,
+            "match": step.match or "",
+            "action": step.action,
+            "expression": "" if step.program is None else step.program.source,
+            "condition": "" if step.condition is None else step.condition.source,
+            "invoke": ":".join(step.target) if step.action == "invoke" else "",
+            "onFail": step.on_fail,
+        }
+        for step in steps.steps
+    ]
+
+
+def _line_of(rule: dict[str, Any]) -> str:
+    what = rule["invoke"] or rule["expression"]
+    action = f"{rule['action']} for {rule['match']}:" if rule["match"] else rule["action"]
+    condition = f" when {rule['condition']}" if rule["condition"] else ""
+    return f"{rule['name']}: {action} {what}{condition} (on failure: {rule['onFail']})"
