@@ -78,15 +78,21 @@ class ConsoleGate:
 
     def check_nameless(self, exchange: HttpExchange) -> None:
         """Raise `PermissionDeniedError` if a caller without a name may not use the console from where it is."""
-        if self._server.settings.console == "on":
-            return
-        # A web page may have registered a name for this machine.
-        check_host_name(exchange, self._server.settings)
-        if not (self._is_private and _is_local(exchange)):
+        if self._server.settings.console != "on" and not self.is_from_here(exchange):
             raise PermissionDeniedError(
                 "The console is only for this machine as long as callers have no name; set up auth, or set "
                 "ERRANDS_CONSOLE=on if everyone who can reach this server may operate it"
             )
+
+    def is_from_here(self, exchange: HttpExchange) -> bool:
+        """Return whether only this machine can reach the server, and the request comes from it and not by a proxy.
+
+        Raises `PermissionDeniedError` for a host name that a web page may have registered for this machine.
+        """
+        if not (self._is_private and _is_local(exchange)):
+            return False
+        check_host_name(exchange, self._server.settings)
+        return True
 
 
 def _is_local(exchange: HttpExchange) -> bool:
