@@ -689,8 +689,10 @@ class AdminApi:
     async def show_figures(self, asked: AdminRequest) -> AdminAnswer:
         since = whole_number(asked.query, "since", 0, 0, 2**53)
         sight = await self._survey(asked, shows_tasks=False)
-        if not sight.is_operator:
-            raise errors.PermissionDeniedError("Figures are about all tasks, so they are for operators")
+        if sight.reach != "agent":
+            raise errors.PermissionDeniedError(
+                "Figures are about the tasks of all tenants, so they are for operators with reach=agent"
+            )
         reporter = self._server.reporter
         if reporter is None:
             raise errors.MethodNotFoundError("Nothing is measured here; ERRANDS_METRICS=true turns it on")
