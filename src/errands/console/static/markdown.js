@@ -273,8 +273,9 @@ function link(words, target, source) {
   const address = isMail ? null : readAddress(target);
   if (!isMail && address === null) return html`<span>${words} <span class="muted">(${visible(target).slice(0, 200)})</span></span>`;
   const host = isMail ? "" : address.host;
-  const isNamed = isMail || source.includes(host);
-  return html`<a href=${isMail ? target : address.href} target="_blank" rel="noopener noreferrer nofollow">${words}</a>${isNamed ? "" : html` <span class="link-host">(${host})</span>`}`;
+  // Words that only contain the host may name another one, such as bank.example for k.example.
+  const isNamed = isMail || source.trim() === host || readAddress(source.trim())?.host === host;
+  return html`<a href=${isMail ? target : address.href} target="_blank" rel="noopener noreferrer nofollow">${words}</a>${isNamed ? "" : html` <bdi class="link-host">(${host})</bdi>`}`;
 }
 
 function image(words, target) {

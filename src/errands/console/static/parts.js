@@ -14,6 +14,8 @@ const LARGEST_IMAGE = 10_000_000;
 const LONGEST_TEXT = 200_000;
 /** Members of an object or a list that are shown at first. */
 const SHOWN_MEMBERS = 100;
+/** Characters of a string in JSON that are shown at first. */
+const LONGEST_STRING = 5000;
 
 // Invisible characters
 
@@ -131,8 +133,11 @@ export function Json({ value, label = "" }) {
 }
 
 function Leaf({ value }) {
+  const [isWhole, setWhole] = useState(false);
   if (typeof value === "string") {
-    return html`<span class="json-string">${JSON.stringify(value.length > 5000 ? `${value.slice(0, 5000)}…` : value).replace(HIDDEN, (found) => visible(found))}</span>`;
+    const hidden = isWhole ? 0 : Math.max(0, value.length - LONGEST_STRING);
+    return html`<span class="json-string">${JSON.stringify(hidden > 0 ? `${value.slice(0, LONGEST_STRING)}…` : value).replace(HIDDEN, (found) => visible(found))}</span>${hidden > 0
+      && html` <button type="button" class="small" onClick=${() => setWhole(true)}>${hidden.toLocaleString("en")} more characters</button>`}`;
   }
   return html`<span class=${value === null ? "json-null" : `json-${typeof value}`}>${String(value)}</span>`;
 }

@@ -43,7 +43,7 @@ export function page({ me }) {
       <ol class="review-queue plain" aria-label="Pending reviews, the longest waiting first">
         ${pending.map((review, at) => html`
           <li key=${review.taskId}><button type="button" aria-current=${at === index ? "true" : null} onClick=${() => open(at)}>
-            <b>${review.function || "An answer"}</b><span class="sub"><${Ago} time=${review.since} suffix="" /> · ${review.agent} · for ${review.owner || "anonymous"}</span></button></li>`)}
+            <b>${visible(review.function || "An answer")}</b><span class="sub"><${Ago} time=${review.since} suffix="" /> · ${visible(review.agent)} · for ${visible(review.owner || "anonymous")}</span></button></li>`)}
       </ol>
       <section class="review" aria-label="The review" tabindex="-1" ref=${opened}>
         <${Review} key=${current.taskId} review=${current} me=${me} done=${() => done(current.taskId)} />
@@ -54,8 +54,8 @@ export function page({ me }) {
 /** One review. Its heading is what the rule says, never a text that a model wrote. */
 function Review({ review, me, done }) {
   return html`
-    <h2>${review.function ? html`May <code>${review.function}</code> be called?` : "May this answer be given?"}</h2>
-    <p class="muted">Asks <b>${review.user}</b> · waits <${Ago} time=${review.since} suffix="" /> · agent ${review.agent} · owner ${review.owner || "anonymous"} · ${""}
+    <h2>${review.function ? html`May <code>${visible(review.function)}</code> be called?` : "May this answer be given?"}</h2>
+    <p class="muted">Asks <b>${visible(review.user)}</b> · waits <${Ago} time=${review.since} suffix="" /> · agent ${visible(review.agent)} · owner ${visible(review.owner || "anonymous")} · ${""}
       <${Link} to=${`tasks/${encodeURIComponent(review.taskId)}`}>task ${shortId(review.taskId)} with its timeline</${Link}></p>
     <${Subject} review=${review} />
     ${review.rule && html`<${Rule} review=${review} />`}
