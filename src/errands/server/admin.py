@@ -193,6 +193,8 @@ class ReviewAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     approved: bool
     comment: str = ""
+    #: The `since` of the review that was read; one that began later is not answered then.
+    since: int | None = None
 
 
 class AdminAnswer(NamedTuple):
@@ -610,7 +612,7 @@ class AdminApi:
         if self._server.pool.draining:
             raise errors.UnavailableError("The server is shutting down; answer again in a moment")
         desk = ReviewDesk(self._server.pool.handlers[self._agent].journal)
-        answered = await desk.settle(msgspec.structs.replace(query, users=(user,)), verdict)
+        answered = await desk.settle(msgspec.structs.replace(query, users=(user,)), verdict, since=answer.since)
         if not sight.reaches(answered.scope):
             answered = msgspec.structs.replace(answered, task=shown_to_reviewer(answered.task))
         return AdminAnswer(TableRow.of(answered, is_operator=call.is_operator))

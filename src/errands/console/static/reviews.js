@@ -46,7 +46,7 @@ export function page({ me }) {
             <b>${visible(review.function || "An answer")}</b><span class="sub"><${Ago} time=${review.since} suffix="" /> · ${visible(review.agent)} · for ${visible(review.owner || "anonymous")}</span></button></li>`)}
       </ol>
       <section class="review" aria-label="The review" tabindex="-1" ref=${opened}>
-        <${Review} key=${current.taskId} review=${current} me=${me} done=${() => done(current.taskId)} />
+        <${Review} key=${`${current.taskId} ${current.since}`} review=${current} me=${me} done=${() => done(current.taskId)} />
       </section>
     </div>`}</div>`;
 }
@@ -103,7 +103,7 @@ function Verdict({ review, me, done }) {
     setBusy(true);
     setError(null);
     try {
-      await post(`admin/reviews/${encodeURIComponent(review.taskId)}`, { approved: chosen === "approve", comment });
+      await post(`admin/reviews/${encodeURIComponent(review.taskId)}`, { approved: chosen === "approve", comment, since: review.since });
       done();
     } catch (problem) {
       setError(problem);
@@ -138,6 +138,6 @@ export function ReviewForm({ taskId, me, done }) {
   const about = review.function ? html`May <code>${visible(review.function)}</code> be called?` : "May this answer be given?";
   return html`
     <p><b>${about}</b> <span class="muted">Asks ${visible(review.user)}</span></p>
-    <${Subject} review=${review} /><${Verdict} review=${review} me=${me} done=${done} />`;
+    <${Subject} review=${review} /><${Verdict} key=${review.since} review=${review} me=${me} done=${done} />`;
 }
 
