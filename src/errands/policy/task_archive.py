@@ -285,7 +285,7 @@ def _check(archived: AnyLine, lines: list[bytes], number: int) -> ArchivedTask:
         raise ArchiveError(number, "a line about a task was expected")
     if _digest(lines) != archived.sha256:
         raise ArchiveError(number, f"the events of task {archived.task_id} were changed after the export")
-    events = [_read_event(at, line, archived.trimmed) for at, line in enumerate(lines, number + 1)]
+    events = [_read_event(at, line, archived) for at, line in enumerate(lines, number + 1)]
     versions = [event.version for event in events]
     kept = [version for version in versions if version > archived.trimmed]
     # Compared one by one: the numbers are those of a stranger, and a range of them may not fit into memory.
@@ -328,21 +328,39 @@ def _check(archived: AnyLine, lines: list[bytes], number: int) -> ArchivedTask:
     )
 
 
-def _read_event(number: int, text: bytes, trimmed: int) -> log.Event:
+def _read_event(number: int, text: bytes, archived: ArchivedHead) -> log.Event:
     line = _read_line(number, text)
     if not isinstance(line, ArchivedEvent):
         raise ArchiveError(number, "a line about an event was expected")
-    if line.version <= trimmed and line.kind != "record":
-        raise ArchiveError(number, f"only records can be older than version {trimmed + 1} in this log")
+    if line.version <= archived.trimmed and line.kind != "record":
+        raise ArchiveError(number, f"only records can be older than version {archived.trimmed + 1} in this log")
     data = bytes(line.data)
+    if b"\r" in data:
+        data = msgspec.json.format(data, indent=-1)  # a stream would end the line there
     try:
-        _DECODERS.get(line.kind, _decode_event)(data)
+        if line.kind in _DECODERS:
+            _DECODERS[line.kind](data)
+        elif _subject_of(line.kind, _decode_event(data)) not in (archived.task_id, None):
+            raise ArchiveError(number, f"event {line.version} is about another task")
         lease = None
         if line.lease is not None:
             lease = log.LeaseRecord(line.lease.attempt, line.lease.worker, _time(line.lease.until), line.lease.cause)
         return log.Event(line.version, line.kind, data, _time(line.at), lease)
     except UNREADABLE as error:
         raise ArchiveError(number, f"event {line.version} cannot be read ({error})") from None
+
+
+def _subject_of(kind: log.EventKind, update: StreamResponse) -> str | None:
+    """Return the task that an event is about, None if it does not say. Raises `ValueError` for one of another kind."""
+    if kind == "task" and update.task is not None:
+        return update.task.id
+    if kind == "status" and update.status_update is not None:
+        return update.status_update.task_id
+    if kind == "artifact" and update.artifact_update is not None:
+        return update.artifact_update.task_id
+    if kind == "message" and update.message is not None:
+        return update.message.task_id
+    raise ValueError(f"it is not a {kind}")
 
 
 def _time(text: str) -> int:
