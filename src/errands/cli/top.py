@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
-from rich.console import Console
 from rich.live import Live
 from typer import Option
 
@@ -29,7 +28,7 @@ from errands.cli.dashboard import (
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.operator import OperatorClient
 from errands.cli.options import AllowOrigins, ApiKeyOption, AsJson, Headers, RemoteAgent, Token, Url
-from errands.cli.printing import out, print_json
+from errands.cli.printing import CleanConsole, out, print_json
 from errands.client import AgentUnreachableError
 from errands.errors import A2AError, MethodNotFoundError, PermissionDeniedError, UnavailableError
 
@@ -130,7 +129,7 @@ class Dashboard:
 
     async def run(self) -> None:
         """Show the dashboard. Raises what makes it useless, such as a refusal."""
-        console = Console(highlight=False, markup=False, emoji=False)
+        console = CleanConsole()
         with _keys(self._press), Live(console=console, screen=True, auto_refresh=False) as live:
             asking = asyncio.create_task(self._ask())
             try:
