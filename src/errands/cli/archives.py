@@ -16,8 +16,7 @@ from typer import Argument, Option
 
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import AgentName, AsJson, Storage, existing_store
-from errands.cli.printing import counted, note, out, print_json
-from errands.cli.slow_work import SlowWork
+from errands.cli.printing import SlowWork, counted, note, out, print_json
 from errands.engines.base import Engine
 from errands.engines.urls import engine_from_url
 from errands.errors import ConcurrencyError
@@ -123,7 +122,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 class Imported(msgspec.Struct):
-    """What came of an import."""
+    """The result of an import."""
 
     #: Tasks that are in the store now.
     imported: int = 0
@@ -200,7 +199,7 @@ async def _import(
 async def _commit(
     batch: list[ArchivedTask], engine: Engine, done: Imported, work: SlowWork, existing: Existing
 ) -> None:
-    """Restore tasks together; each succeeds or fails for itself."""
+    """Restore tasks in one batch. Each succeeds or fails on its own."""
     changes = []
     for archived in batch:
         memory = archived.memory

@@ -13,8 +13,7 @@ from typer import Option
 
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import Storage, existing_store
-from errands.cli.printing import note, out
-from errands.cli.slow_work import SlowWork
+from errands.cli.printing import SlowWork, note, out
 from errands.clock import from_iso, to_iso
 from errands.engines.base import Engine
 from errands.errors import TaskNotFoundError
