@@ -1,4 +1,4 @@
-"""What `errands top` shows, computed from what the operator API tells; and how it is drawn."""
+"""The dashboard of `errands top`: figures computed from answers of the operator API, and their drawing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from errands.cli.printing import clean, counted, duration, one_line, state_text, table
 from errands.runtime.figures import METRICS, Sample
 
-#: Milliseconds that rates and percentiles are about.
+#: Milliseconds over which rates and percentiles are computed.
 WINDOW = 60_000
 #: Seconds that the oldest task may wait, and the event loop may be held, in a healthy server.
 _LONG_WAIT, _LONG_HOLD = 60.0, 0.25
@@ -33,7 +33,7 @@ class _OperatorAnswer(msgspec.Struct, rename="camel"):
 
 
 class Reported(_OperatorAnswer):
-    """How a process was at one moment."""
+    """The figures of a process at one moment."""
 
     id: str
     role: str
@@ -49,7 +49,7 @@ class PastFigures(_OperatorAnswer):
 
 
 class ReportedHere(Reported):
-    """The process that answers; it knows its past."""
+    """The process that answers, with its past."""
 
     samples: list[PastFigures] = []
 
@@ -109,7 +109,7 @@ class ProcessView(msgspec.Struct, rename="camel"):
     role: str
     version: str
     up_seconds: float
-    #: Processor time per time.
+    #: Processor seconds per second.
     cpu: float
     resident_bytes: int | None
     running: int
@@ -124,7 +124,7 @@ class Overview(msgspec.Struct, rename="camel"):
     now: int
     #: What is wrong; nothing when all is well.
     problems: list[str]
-    #: The seconds that rates and percentiles are about.
+    #: The seconds over which rates and percentiles are computed.
     window_seconds: float
     requests_per_second: float
     errors_per_second: float
@@ -146,7 +146,7 @@ class Overview(msgspec.Struct, rename="camel"):
 
 
 class _Totals:
-    """Differences between the figures of a process and what they were earlier."""
+    """Differences between the figures of a process and earlier ones."""
 
     def __init__(self, samples: Sequence[Sample], before: Sequence[Sample]) -> None:
         self._samples = samples
@@ -190,7 +190,7 @@ class ReportHistory:
         self._kept: dict[str, deque[tuple[int, list[Sample]]]] = {}
 
     def add(self, look: Look) -> None:
-        """Remember a look; the process that answered brings its own past along."""
+        """Add the reports of a look, and the past that the answering process reported."""
         here = look.figures.process
         for past in here.samples:
             self._add(here.id, past.at, past.figures)
@@ -207,13 +207,13 @@ class ReportHistory:
             kept.popleft()
 
     def before(self, process: Reported) -> tuple[int, list[Sample]]:
-        """Return when rates begin, and the figures of then; the start of a process that was seen only once."""
+        """Return the time and the figures from which rates are computed: the start of a process that was seen once."""
         kept = self._kept.get(process.id)
         return kept[0] if kept and kept[0][0] < process.at else (process.started_at, [])
 
 
 def overview(look: Look, history: ReportHistory) -> Overview:
-    """Return what is shown of a look, which is in the history already."""
+    """Compute what is shown of a look, which has been added to the history."""
     views: list[ProcessView] = []
     totals: list[tuple[_Totals, float]] = []
     for process in look.processes():

@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 
 
 class Kind(enum.StrEnum):
-    """What the agent of a new project is."""
+    """The kinds of agents for which there are starters."""
 
     WORKER = "worker"
     FUNCTION = "function"
@@ -61,7 +61,7 @@ def init(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{name} exists and is not empty; choose another name")
     if kind is None:
-        kind = _asked_kind() if sys.stdin.isatty() else Kind.WORKER
+        kind = _ask_kind() if sys.stdin.isatty() else Kind.WORKER
     try:
         for path, content in project_files(folder.name, kind).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def init(
     console.print("  errands serve")
 
 
-def _asked_kind() -> Kind:
+def _ask_kind() -> Kind:
     """Ask which kind of agent is wanted."""
     kinds = list(Kind)
     console = err()

@@ -230,7 +230,7 @@ class CommitBatch:
         return judged
 
 
-# Counting: metrics are made of it
+# Counts, for metrics
 
 #: Upper bounds of the changes of one batch, and of seconds of work inside a process or a store.
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -238,7 +238,7 @@ COMMIT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 
 
 class Histogram:
-    """How often values fell below each of some bounds, and their sum."""
+    """Counts values by the bounds between which they are, and adds them up."""
 
     __slots__ = ("bounds", "counts", "sum")
 

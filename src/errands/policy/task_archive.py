@@ -267,7 +267,7 @@ def _read_line(number: int, text: bytes) -> AnyLine:
 
 
 def _check(archived: ArchivedHead, lines: list[bytes], number: int) -> ArchivedTask:
-    """Return the task that a line and the lines of its events are about."""
+    """Check the line of a task and the lines of its events, and return the task."""
     if _digest(lines) != archived.sha256:
         raise ArchiveError(number, f"the events of task {archived.task_id} were changed after the export")
     events = [_read_event(at, line, archived.trimmed) for at, line in enumerate(lines, number + 1)]

@@ -78,9 +78,9 @@ class EventPage(NamedTuple):
 
 
 class LogFeed:
-    """Reads the log of one task for one reader: everything for an operator, else what its owner may read.
+    """Reads the log of one task for an operator, or for its owner, who sees fewer kinds of events.
 
-    Of that, only events of some `kinds` are shown, if there are any. Addresses of files begin with `file_prefix`.
+    `kinds` leaves out all other kinds; without any, none are left out. Addresses of files begin with `file_prefix`.
     """
 
     def __init__(
