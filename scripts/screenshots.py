@@ -21,7 +21,6 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
-SIZE = {"width": 1280, "height": 820}
 
 
 @contextmanager
@@ -53,7 +52,7 @@ def say(page: Page, text: str, answer: str) -> None:
 
 def take(browser: Browser, url: str) -> None:
     """Talk to the agent and take pictures of the chat and of the timeline of the task."""
-    page = browser.new_page(viewport=SIZE, device_scale_factor=1.5)
+    page = browser.new_page(viewport={"width": 1280, "height": 820}, device_scale_factor=1.5)
     page.goto(f"{url}/chat")
     say(page, "Where is my order A-17?", "Order A-17 is a kettle")
     say(page, "I want a refund for A-17", "I have paid 45 EUR back")

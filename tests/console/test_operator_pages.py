@@ -230,12 +230,12 @@ async def test_dragging_over_the_outline_zooms_and_the_address_keeps_it(at_suppo
 
 
 async def test_a_turn_whose_process_was_killed_is_shown_with_both_attempts(browser: Browser, tmp_path: Path) -> None:
-    options = {"storage": f"sqlite:///{tmp_path / 'tasks.db'}", "lease_seconds": "1"}
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
     program = Path(__file__).parent / "busy.py"
-    with Served(program, cwd=tmp_path, **options) as first:
+    with Served(program, cwd=tmp_path, storage=store, lease_seconds="1") as first:
         task = send(first.url, "hold on", wait=False)
         first.stop(signal.SIGKILL)
-    with Served(program, cwd=tmp_path, **options) as second:
+    with Served(program, cwd=tmp_path, storage=store, lease_seconds="1") as second:
         async with tab(browser, second.url) as opened:
             page = await visit(opened, f"/console/tasks/{task}")
             await expect(page.locator(".sentence")).to_contain_text("attempt 2 of 3")
@@ -339,6 +339,8 @@ async def test_reviews_are_answered_one_after_the_other_with_a_comment(at_suppor
     await expect(page).to_have_title(re.compile(r"^\(2\) Reviews"))
     await expect(page.locator(".review")).to_contain_text("refunds_pay")
     await expect(page.locator("table.subject tr", has_text="Amount")).to_contain_text("240")
+    rule = "assert input.amount <= 100 || review('supervisor@example.com')"
+    await expect(page.locator("pre.rule")).to_have_text(rule)
     await page.get_by_label("Comment").fill("a good customer")
     await page.keyboard.press("Escape")
     await page.locator("h2").first.click()
@@ -530,25 +532,36 @@ async def test_axe_finds_nothing_serious_in_both_themes(browser: Browser, axe: s
     failed = send(busy, "fail for axe")
     holding = send(busy, "hold for axe", wait=False)
     review = send(support, "A refund for B-20, for axe")
-    raw = f"/console/tasks/{holding}?tab=raw&version=2"
-    talk = f"/console/tasks/{review}?tab=conversation"
     pages = {
-        busy: ["/console", "/console/tasks", f"/console/tasks/{failed}", raw, "/console/ops"],
-        support: [f"/console/tasks/{review}", talk, "/console/reviews", "/console/agent"],
+        busy: {
+            "overview": "",
+            "tasks": "/tasks",
+            "failed-task": f"/tasks/{failed}",
+            "replay-and-wire": f"/tasks/{holding}?tab=raw&version=2",
+            "operations": "/ops",
+        },
+        support: {
+            "timeline": f"/tasks/{review}",
+            "conversation": f"/tasks/{review}?tab=conversation",
+            "reviews": "/reviews",
+            "agent": "/agent",
+        },
     }
     found = {}
     for url, paths in pages.items():
         async with tab(browser, url) as opened:
-            for path in paths:
-                page = await visit(opened, path)
+            for name, path in paths.items():
+                page = await visit(opened, f"/console{path}")
                 await expect(page.locator("h1")).to_be_visible()
                 await expect(page.locator("main").get_by_text("Loading …")).to_have_count(0)
                 await page.emulate_media(color_scheme="light", reduced_motion="reduce")
                 light = await serious_problems(page, axe)
+                await opened.picture(f"{name}-light")
                 # Only colours differ between the themes.
                 await page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+                await opened.picture(f"{name}-dark")
                 if problems := [*light, *await serious_problems(page, axe, "color-contrast")]:
-                    found[path] = problems
+                    found[name] = problems
     ask(f"{busy}/admin/tasks/{holding}/cancel")
     ask(f"{support}/admin/reviews/{review}", approved=False)
     assert found == {}

@@ -149,6 +149,14 @@ async def test_it_is_on_at_an_address_of_this_machine() -> None:
         assert (await opened.get("/chat")).status_code == 200
 
 
+async def test_a_fastapi_application_that_is_debugged_has_it() -> None:
+    app = make(console="auto").as_fastapi_app(debug=True)
+    async with app.router.lifespan_context(app), client_of(app) as opened:
+        page = await opened.get("/console/tasks")
+        assert page.status_code == 200
+        assert (await opened.get(str(page.url.join("static/app.js")))).status_code == 200
+
+
 async def test_a_mounted_agent_has_its_console_below_its_own_path() -> None:
     server = make()
     app = Starlette(routes=[Mount("/agents/desk", server.app)])

@@ -36,6 +36,7 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)
+        assert record.message == record.getMessage()
         assert "\n" not in text
         self.lines.append(json.loads(text))
 

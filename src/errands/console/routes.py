@@ -125,7 +125,7 @@ def static_files() -> dict[str, StaticFile]:
 
 
 def answer(path: str, *, card: bytes, accept_encoding: str = "", if_none_match: str = "") -> ConsoleAnswer | None:
-    """Return the answer to GET for a path of the console, None for an unknown file.
+    """Return the answer to GET for a path of the console, None for a file that does not exist.
 
     `card` is the agent's public card in JSON, which the page contains; the other arguments are headers of the request.
     """

@@ -32,11 +32,13 @@ class JsonLine(logging.Formatter):
     """Formats a record as `{"time": …, "level": …, "logger": …, "message": …}` with the `_KNOWN` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
+        # As other formatters set it: filters and handlers may read it.
+        record.message = record.getMessage()
         line = {
             "time": to_iso(int(record.created * 1000)),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": record.message,
         }
         for field, read in _KNOWN.items():
             if value := getattr(record, field, None) or read():

@@ -6,6 +6,9 @@
  * was started again.
  */
 
+/** A rate over fewer milliseconds says nothing. */
+const SHORTEST = 1500;
+
 /** Return the sum of a metric over the samples of a snapshot that match; null if it has none. */
 export function total(figures, name, labels = {}) {
   const found = (figures ?? []).filter((sample) => sample.name === name && matches(sample, labels));
@@ -40,7 +43,7 @@ export function rate(snapshots, name, labels) {
   return snapshots.map((snapshot, index) => {
     const before = snapshots[index - 1];
     const now = total(snapshot.figures, name, labels);
-    if (!before || now === null || snapshot.at <= before.at) return null;
+    if (!before || now === null || snapshot.at - before.at < SHORTEST) return null;
     const grown = now - (total(before.figures, name, labels) ?? 0);
     return grown < 0 ? null : grown / ((snapshot.at - before.at) / 1000);
   });

@@ -29,7 +29,9 @@ function Operations({ me }) {
   const table = useRead("admin/metrics-table", {}, 3_600_000);
   const processes = useMemo(() => replicas(value), [value]);
   const chosen = processes.find((process) => process.id === query.process) ?? processes.find((process) => process.id === value?.process?.id) ?? processes[0];
-  const snapshots = history.get(chosen?.id) ?? [];
+  const kept = history.get(chosen?.id) ?? [];
+  // What was just reported, for the values of this moment.
+  const snapshots = chosen && chosen.at > (kept.at(-1)?.at ?? 0) ? [...kept, { at: chosen.at, figures: chosen.figures }] : kept;
   return html`<div class="page">
     <header class="page-head"><h1>Operations</h1>${value && html`<span class="muted">${plural(processes.length, "process", "processes")}, read <${Ago} time=${at} /></span>`}</header>
     ${error && html`<${Failure} error=${error} again=${again} at=${value ? at : 0} what="the figures" />`}

@@ -58,8 +58,18 @@ function Review({ review, me, done }) {
     <p class="muted">Asks <b>${review.user}</b> · waits <${Ago} time=${review.since} suffix="" /> · agent ${review.agent} · owner ${review.owner || "anonymous"} · ${""}
       <${Link} to=${`tasks/${encodeURIComponent(review.taskId)}`}>task ${shortId(review.taskId)} with its timeline</${Link}></p>
     <${Subject} review=${review} />
-    ${review.rule && html`<p class="label">The rule that asks</p><pre class="rule"><code>${visible(String(review.rule))}</code></pre>`}
+    ${review.rule && html`<${Rule} review=${review} />`}
     <${Verdict} review=${review} me=${me} done=${done} />`;
+}
+
+/** The rule that asks, as the policy has it where the caller may see the policy. */
+function Rule({ review }) {
+  const { value } = useRead("admin/agent", {}, 3_600_000);
+  const policy = value?.policies.find((one) => one.agent === review.agent);
+  const rule = policy?.rules.find((one) => one.name === review.rule);
+  return html`
+    <div><p class="label">The rule that asks: <code>${visible(review.rule)}</code></p>
+      ${rule && html`<pre class="rule"><code>${visible(`${rule.action} ${rule.expression || rule.invoke}`)}</code></pre>`}</div>`;
 }
 
 function Subject({ review }) {

@@ -25,14 +25,14 @@ const LONG = 20_000;
  * timeline are read again when something else than a chunk has happened, at most once for five times what reading took.
  */
 function useTask(id) {
-  const [state, setState] = useState({ row: null, task: null, timeline: null, error: null, live: "", newest: 0 });
+  const [state, setState] = useState({ row: null, task: null, timeline: null, error: null, at: 0, live: "", newest: 0 });
   const again = useRef(() => {});
   useEffect(() => {
     const path = `admin/tasks/${encodeURIComponent(id)}`;
     const pending = { events: [], frame: 0, timer: 0, reading: false };
     let stopped = false, stream = null;
     const update = (change) => { if (!stopped) setState((old) => ({ ...old, ...(typeof change === "function" ? change(old) : change) })); };
-    setState({ row: null, task: null, timeline: null, error: null, live: "", newest: 0 });
+    setState({ row: null, task: null, timeline: null, error: null, at: 0, live: "", newest: 0 });
 
     const read = async () => {
       clearTimeout(pending.timer);
@@ -42,7 +42,7 @@ function useTask(id) {
       const begun = performance.now();
       try {
         const [row, timeline] = await Promise.all([get(path), get(`${path}/timeline`)]);
-        update((old) => ({ row, timeline, error: null, task: old.task && old.newest >= row.version ? old.task : row.task, newest: Math.max(old.newest, row.version) }));
+        update((old) => ({ row, timeline, error: null, at: Date.now(), task: old.task && old.newest >= row.version ? old.task : row.task, newest: Math.max(old.newest, row.version) }));
         if (!stream && !stopped) listen(row);
       } catch (error) { update({ error }); }
       pending.reading = false;
@@ -113,7 +113,7 @@ export function page({ params, me }) {
 }
 
 function TaskView({ id, me }) {
-  const { row, task, timeline, error, live, newest, again } = useTask(id);
+  const { row, task, timeline, error, at, live, newest, again } = useTask(id);
   const [query, setQuery] = useQuery();
   const [opened, setOpened] = useState(new Set(query.span ? [query.span] : []));
   const [replay, setReplay] = useState(null);
@@ -164,7 +164,7 @@ function TaskView({ id, me }) {
   const cursor = replay?.at ?? null;
   return html`
     <${Head} ...${{ row, task, timeline, end, now, live, id }} />
-    ${error && html`<${Failure} error=${error} again=${again} at=${Date.now()} what="the newest state of this task" />`}
+    ${error && html`<${Failure} error=${error} again=${again} at=${at} what="the newest state of this task" />`}
     <${Actions} ...${{ row, task, id, log, me, again }} />
     <${Matter} ...${{ row, task, again, me }} />
     <div class="tab-row"><nav class="tabs" aria-label="Parts of the task">

@@ -181,8 +181,8 @@ function Band({ attempt, x, from, to, height }) {
   return html`
     <g class=${`band ${attempt.attempt % 2 ? "odd" : "even"} ${torn ? "torn" : ""}`}>
       <path d=${`M${left} 0V${bottom}H${right}${edge}L${right - (torn ? 4 : 0)} 0Z`} />
-      ${right - left > 60 && html`<text x=${left + 4} y="11">attempt ${attempt.attempt}${right - left > 190 ? ` · ${attempt.worker}` : ""}</text>`}
-      <title>Attempt ${attempt.attempt} by ${attempt.worker}${torn ? ", which lost its lease" : ""}</title>
+      ${right - left > 60 && html`<text x=${left + 4} y="11">attempt ${attempt.attempt}${right - left > 190 && attempt.worker ? ` · ${attempt.worker}` : ""}</text>`}
+      <title>Attempt ${attempt.attempt}${attempt.worker ? ` by ${attempt.worker}` : ""}${torn ? ", which lost its lease" : ""}</title>
     </g>`;
 }
 
