@@ -83,8 +83,8 @@ class Tracer(Protocol):
     ) -> TraceSpan:
         """Begin a span. Its parent is the current one or another place in a trace; with None it begins a trace.
 
-        Spans of one trace with the same `identity` have the same id, whichever process makes them: work that goes on
-        in another process goes on in the same span. `began` is when the work began, in milliseconds.
+        Spans of one trace with the same `identity` have the same id, whichever process makes them: work that another
+        process continues stays in the same span. `began` is when the work began, in milliseconds.
         """
         ...
 

@@ -137,7 +137,7 @@ async def import_tasks(
     file: Annotated[Path, Argument(metavar="FILE", help="The archive; - reads it from stdin.", allow_dash=True)],
     storage: Storage = None,
     existing: Annotated[
-        Existing, Option(help="What to do about a task whose id the store has: stop, or go on with the next.")
+        Existing, Option(help="What to do about a task whose id the store has: stop, or skip it.")
     ] = Existing.REFUSE,
     live: Annotated[
         bool, Option("--live", help="Also import tasks in the queue or at work: servers of this store run them.")
@@ -146,7 +146,7 @@ async def import_tasks(
 ) -> None:
     """Read an archive of `errands tasks export` into a store, with the versions and times that the tasks had.
 
-    Each task is checked, and then written whole or not at all. After an interruption, --existing skip goes on.
+    Each task is checked, and then written whole or not at all. After an interruption, --existing skip continues.
 
     Example:
 
@@ -220,7 +220,7 @@ async def _commit(
     if known and existing is Existing.REFUSE:
         raise CommandError(
             f"the store already has task {known[0]}; {counted(done.imported, 'task')} imported. To keep the tasks that "
-            "the store has and go on with the others, add --existing skip"
+            "the store has and continue with the others, add --existing skip"
         )
 
 

@@ -74,7 +74,7 @@ async def audit(
 async def _logs(
     engine: Engine, task_id: str | None = None, *, prints: bool = False
 ) -> AsyncIterator[tuple[StoredTask, Sequence[Event]]]:
-    """Iterate over all tasks, or one, with their logs; without those that are deleted or deleted meanwhile."""
+    """Iterate over all tasks, or one, with their logs; without tasks that are deleted meanwhile."""
     async with SlowWork("Auditing", "task", prints=prints) as work:
         async for stored in engine.every_task() if task_id is None else _one(engine, task_id):
             try:

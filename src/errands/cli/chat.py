@@ -21,7 +21,7 @@ from typer import Option
 from errands.cli.failures import ExitCode, command, explained
 from errands.cli.options import AllowOrigins, ApiKeyOption, Headers, RemoteAgent, Token, Url
 from errands.cli.printing import clean, note, one_line
-from errands.cli.send import AnswerPrinter, file_part
+from errands.cli.send import AnswerPrinter, file_part, note_authorization
 from errands.client import A2AClient, A2AClientError, BearerToken, ClientResult, StreamEvent, StreamInterruptedError
 from errands.client.conversation import Conversation
 from errands.errors import A2AError
@@ -69,7 +69,7 @@ def chat(
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # history and editing for `input`
     with asyncio.Runner() as runner:
-        # A person should soon see that a connection is lost; the chat itself goes on trying.
+        # The user should soon see that a connection is lost; the chat itself keeps trying.
         terminal = ChatTerminal(runner, remote.client(max_retries=1), remote)
         try:
             return terminal.talk(context)
@@ -286,11 +286,9 @@ class ChatTerminal:
 
     def _authorize(self, wanted: dict[str, Any]) -> list[Part] | None:
         """Ask for a token. Without one, the user has authorized the task elsewhere."""
-        for name, label in (("schemes", "Accepted"), ("credentialsHint", "Wanted"), ("authUrl", "Get it at")):
-            if value := wanted.get(name):
-                note(f"{label}: {', '.join(map(str, value)) if isinstance(value, list) else value}", "dim")
+        note_authorization(wanted)
         try:
-            token = getpass.getpass("token (not shown; empty to go on without one)> ").strip()
+            token = getpass.getpass("token (not shown; empty to continue without one)> ").strip()
         except EOFError:
             return None
         if token:

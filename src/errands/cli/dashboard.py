@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -23,9 +23,6 @@ _MANY_ERRORS = 0.05
 #: Errors that say something about the server, and not about what its clients sent.
 _OF_THE_SERVER = frozenset({"INTERNAL", "INVALID_AGENT_RESPONSE", "OVERLOADED", "UNAVAILABLE"})
 _REQUESTS, _SECONDS = "errands_requests_total", "errands_request_seconds"
-
-SortKey = Literal["age", "lease", "agent", "owner"]
-SORT_KEYS: tuple[SortKey, ...] = ("age", "lease", "agent", "owner")
 
 
 class _OperatorAnswer(msgspec.Struct, rename="camel"):
@@ -70,6 +67,15 @@ class RunningRow(_OperatorAnswer):
     lease_until: int
     age: int
     cancel_requested: bool = False
+
+
+#: The columns by which running tasks can be sorted, with what orders them.
+SORT_KEYS: dict[str, Callable[[RunningRow], Any]] = {
+    "age": lambda task: (-task.age, task.task_id),
+    "lease": lambda task: (task.lease_until, task.task_id),
+    "agent": lambda task: (task.agent, -task.age),
+    "owner": lambda task: (task.owner, -task.age),
+}
 
 
 class ReviewRow(_OperatorAnswer):
@@ -311,7 +317,7 @@ def _percentile(bounds: Sequence[float], counts: Sequence[float], rank: float) -
 # Drawing
 
 
-def drawn(found: Overview, title: str, hint: str, sort: SortKey, now: int, room: int) -> RenderableType:
+def drawn(found: Overview, title: str, hint: str, sort: str, now: int, room: int) -> RenderableType:
     """Return the dashboard. `now` moves on between two looks, and `room` is the number of lines for tasks."""
     verdict = Text("healthy", "green") if not found.problems else Text("; ".join(map(clean, found.problems)), "red")
     parts: list[RenderableType] = [
@@ -376,8 +382,8 @@ def _processes(found: Overview) -> Table:
     return table(("PROCESS", "ROLE", "UP", "CPU", "MEMORY", "TURNS", "REQ/S", "LOOP LAG"), rows, whole=1)
 
 
-def _tasks(found: Overview, sort: SortKey, now: int, room: int) -> RenderableType:
-    tasks = sorted(found.running_tasks, key=lambda task: _sort_value(task, sort))
+def _tasks(found: Overview, sort: str, now: int, room: int) -> RenderableType:
+    tasks = sorted(found.running_tasks, key=SORT_KEYS[sort])
     if not tasks:
         return Text("No task is running.", "dim")
     rows = [
@@ -397,15 +403,6 @@ def _tasks(found: Overview, sort: SortKey, now: int, room: int) -> RenderableTyp
     shown = table(names, rows, whole=5)
     left = len(tasks) - len(rows)
     return Group(shown, Text(f"{left} more", "dim")) if left else shown
-
-
-def _sort_value(task: RunningRow, sort: SortKey) -> Any:
-    return {
-        "age": (-task.age, task.task_id),
-        "lease": (task.lease_until, task.task_id),
-        "agent": (task.agent, -task.age),
-        "owner": (task.owner, -task.age),
-    }[sort]
 
 
 def _lease(left: int) -> Text:

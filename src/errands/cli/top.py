@@ -196,7 +196,7 @@ class Dashboard:
         self._looked_at = loop.time()
         self._problem = ""
         self._paused = False
-        self._sort = 0
+        self._sort = "age"
         self._quit = asyncio.Event()
 
     async def run(self) -> None:
@@ -222,7 +222,8 @@ class Dashboard:
         elif key in ("p", "P", " "):
             self._paused = not self._paused
         elif key in ("s", "S"):
-            self._sort = (self._sort + 1) % len(SORT_KEYS)
+            names = list(SORT_KEYS)
+            self._sort = names[(names.index(self._sort) + 1) % len(names)]
 
     async def _ask(self) -> None:
         """Update what is shown, also after a server has not answered for a while. A refusal is an error."""
@@ -250,7 +251,7 @@ class Dashboard:
             hint = f"NO ANSWER for {since:.0f} s: {self._problem}   {hint}"
         found = self._found
         room = max(height - _OTHER_LINES, 3)
-        return drawn(found, self._title, hint, SORT_KEYS[self._sort], found.now + int(since * 1000), room)
+        return drawn(found, self._title, hint, self._sort, found.now + int(since * 1000), room)
 
 
 @contextmanager

@@ -120,7 +120,7 @@ class Storage(ABC):
 
         Atomic: the events, the snapshot, the head, the queue entry and the outbox are written together or not at all.
         Durable first, visible second: when this returns the change is durable, and only then do subscribers see its
-        events. Concurrent commits may share one transaction; each is accepted or refused for itself. Commits to one
+        events. Concurrent commits may share one transaction; each is accepted or refused on its own. Commits to one
         task take effect in the order in which they were called.
 
         The events get the versions after the current one, without a gap, and the time of the change. A change without

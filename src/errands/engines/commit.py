@@ -44,11 +44,11 @@ class CommitJob(msgspec.Struct):
     key: object = None
     #: When it was submitted, on the event loop's clock.
     at: float = 0.0
-    #: Whether it must be a batch by itself.
+    #: Whether it must be a batch of its own.
     alone: bool = False
 
 
-#: A job and what came of it: `Judged` for a change, another result, or the error.
+#: A job and its result: `Judged` for a change, another value, or the error.
 Outcome = tuple[CommitJob, Any]
 
 
@@ -67,7 +67,7 @@ class CommitQueue:
 
     A batch that has enough takes no more jobs, so that its first one does not wait for ever, and stores limit how much
     they take at once. When a batch fails because of one of its jobs, `retry_alone` puts them back one by one, so that
-    each succeeds or fails for itself.
+    each succeeds or fails on its own.
     """
 
     def __init__(self, max_jobs: int, max_bytes: int) -> None:
@@ -120,7 +120,7 @@ class CommitQueue:
         self.release(jobs)
 
     def retry_alone(self, jobs: Sequence[CommitJob]) -> bool:
-        """Put the jobs of a failed batch back, each to be tried by itself; false when there is only one."""
+        """Put the jobs of a failed batch back, each to be tried on its own; false when there is only one."""
         if len(jobs) < 2:
             return False
         for job in jobs:
@@ -194,7 +194,7 @@ class CommitBatch:
         self.contexts: dict[tuple[log.Scope, str], tuple[bytes, int]] = {}
 
     def judge(self, changes: Iterable[log.Change]) -> list[Judged | errors.ErrandsError]:
-        """Return what came of each change; those that are accepted are added to `accepted`."""
+        """Return the result of each change; those that are accepted are added to `accepted`."""
         outcomes: list[Judged | errors.ErrandsError] = []
         for change in changes:
             try:

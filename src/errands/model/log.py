@@ -166,7 +166,7 @@ class OutboxBacklog(NamedTuple):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What came of an entry that was leased."""
+    """The result of a delivery that was leased."""
 
     task_id: str
     config_id: str

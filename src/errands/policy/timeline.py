@@ -74,7 +74,7 @@ class TimelineSpan(msgspec.Struct, kw_only=True, rename="camel"):
     first: int = field(name="from")
     last: int = field(name="to")
     at: int
-    #: When it ended; None while it is going on.
+    #: When it ended; None while it lasts.
     until: int | None
     title: str
     detail: dict[str, Any] = field(default_factory=dict)

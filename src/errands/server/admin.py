@@ -719,8 +719,9 @@ class AdminApi:
         document = server.cards.document(exchange, CardForm.BOTH).body
         report = check_card(document)
         policies = []
-        if sight.is_operator:
-            policies = [policy_document(agent, self._oversight_of(agent)) for agent in sight.agents]
+        for agent in sight.agents if sight.is_operator else ():
+            oversight = server.pool.handlers[agent].oversight
+            policies.append(policy_document(agent, oversight if isinstance(oversight, AgentOversight) else None))
         return AdminAnswer(
             {
                 "card": msgspec.Raw(document),
@@ -734,10 +735,6 @@ class AdminApi:
                 "innerAgents": list(self._inner) if sight.is_operator else [],
             }
         )
-
-    def _oversight_of(self, agent: str) -> AgentOversight | None:
-        oversight = self._server.pool.handlers[agent].oversight
-        return oversight if isinstance(oversight, AgentOversight) else None
 
 
 def _frame(item: StreamItem) -> bytes:

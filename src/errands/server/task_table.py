@@ -262,7 +262,7 @@ class TaskScan:
         return TablePage(found[:limit], _write_cursor(tokens) if tokens else "", scanned)
 
     async def _take(self, tokens: dict[str, str], count: int) -> tuple[list[StoredTask], dict[str, str]]:
-        """Return the next tasks of all listings, `count` at most, and where each listing goes on after them."""
+        """Return the next tasks of all listings, `count` at most, and the token with which each listing continues."""
         pages = {name: await self._read(name, token, count) for name, token in tokens.items()}
         if len(pages) > 1:
             merged = heapq.merge(*(_in_order(name, page) for name, page in pages.items()), key=lambda one: -one[0])
@@ -271,7 +271,7 @@ class TaskScan:
                 if number == count:
                     break
                 shares[name] += 1
-            # A listing whose page is not used up is read again as far as it is, and goes on there.
+            # If only a part of a page is used, that part is read again, and its token continues after it.
             for name, share in shares.items():
                 if share == 0 and pages[name].tasks:
                     pages[name] = ListPage(tasks=[], next_page_token=tokens[name] or _BEGINNING, total_size=0)
