@@ -36,8 +36,8 @@ async def audit(
 ) -> ExitCode:
     """Print who did what to which task, when, from where and with which decision, as JSON lines.
 
-    Lines are grouped by task; requests that no task shows come last. Set ERRANDS_AUDIT=true at the server to know
-    callers and their addresses, and for those requests.
+    Lines are grouped by task; requests that no task shows come last. Set ERRANDS_AUDIT=true at the server to
+    record callers, their addresses and those requests.
 
     Example:
 

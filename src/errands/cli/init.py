@@ -40,14 +40,14 @@ _MEANINGS = {
 
 @command
 def init(
-    name: Annotated[str, Argument(metavar="NAME", help="The folder of the project, which is created.")],
+    name: Annotated[str, Argument(metavar="NAME", help="The folder to create for the project.")],
     kind: Annotated[
         Kind | None, Option(help="What the agent is.", show_default="asked in a terminal, else worker")
     ] = None,
 ) -> None:
     """Create a project with an agent and a test: NAME is its folder, and the agent's name.
 
-    Nothing that exists is changed. In the folder, `errands serve` serves the agent.
+    Existing files are not changed. In the folder, `errands serve` serves the agent.
 
     Example:
 

@@ -44,7 +44,7 @@ class Handler:
         self.agent = agent
         self.journal = journal
         self._blobs = journal.blobs
-        #: Where the seconds of turns are counted, if they are.
+        #: The seconds of turns; None if metrics are off.
         self.seconds = None if journal.figures is None else journal.figures.turns(agent)
         self.oversight = oversight
         #: See `Worker.chooses_reply`.
