@@ -110,7 +110,7 @@ class ChatTerminal:
             while (line := self._ask("answer> " if self._is_waiting else "you> ")) is not None:
                 if line == "/quit":
                     break
-                self._do(line)
+                self._handle(line)
         finally:
             if self._is_terminal and (context := self._conversation.context_id) is not None:
                 token = " --token TOKEN" if self._remote.is_secured else ""
@@ -134,7 +134,7 @@ class ChatTerminal:
                 note("")
             return None
 
-    def _do(self, line: str) -> None:
+    def _handle(self, line: str) -> None:
         """Run the command in a line, or send it as a message."""
         word, _, rest = line.partition(" ")
         if not line and not self._attached:

@@ -317,8 +317,8 @@ def _percentile(bounds: Sequence[float], counts: Sequence[float], rank: float) -
 # Drawing
 
 
-def drawn(found: Overview, title: str, hint: str, sort: str, now: int, room: int) -> RenderableType:
-    """Return the dashboard. `now` moves on between two looks, and `room` is the number of lines for tasks."""
+def draw(found: Overview, title: str, hint: str, sort: str, now: int, room: int) -> RenderableType:
+    """Return the dashboard. `now` is later than the look it shows, and `room` is the number of lines for tasks."""
     verdict = Text("healthy", "green") if not found.problems else Text("; ".join(map(clean, found.problems)), "red")
     parts: list[RenderableType] = [
         Text.assemble((clean(title), "bold"), "  ", verdict),

@@ -26,7 +26,7 @@ from errands.cli.dashboard import (
     ReportHistory,
     ReviewRow,
     RunningRow,
-    drawn,
+    draw,
     overview,
 )
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
@@ -87,7 +87,7 @@ async def top(
             print_json(found)
         elif once:
             console = out()
-            console.print(drawn(found, remote.url, _about(found), "age", found.now, 1000), soft_wrap=False)
+            console.print(draw(found, remote.url, _about(found), "age", found.now, 1000), soft_wrap=False)
         elif not (sys.stdout.isatty() and sys.stdin.isatty()):
             raise UsageError("the dashboard needs a terminal; use --once or --json")
         else:
@@ -206,7 +206,7 @@ class Dashboard:
             asking = asyncio.create_task(self._ask())
             try:
                 while not self._quit.is_set() and not asking.done():
-                    live.update(self._drawn(console.height), refresh=True)
+                    live.update(self._draw(console.height), refresh=True)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_REDRAW):
                             await self._quit.wait()
@@ -242,7 +242,7 @@ class Dashboard:
             self._history.add(look)
             self._found = overview(look, self._history)
 
-    def _drawn(self, height: int) -> Any:
+    def _draw(self, height: int) -> Any:
         since = 0.0 if self._paused else self._loop.time() - self._looked_at
         hint = f"{_KEYS}   {_about(self._found)}"
         if self._paused:
@@ -251,7 +251,7 @@ class Dashboard:
             hint = f"NO ANSWER for {since:.0f} s: {self._problem}   {hint}"
         found = self._found
         room = max(height - _OTHER_LINES, 3)
-        return drawn(found, self._title, hint, self._sort, found.now + int(since * 1000), room)
+        return draw(found, self._title, hint, self._sort, found.now + int(since * 1000), room)
 
 
 @contextmanager

@@ -192,11 +192,11 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.context_id is None or stored.task.context_id == self.context_id)
             and (not self.waiting or stored.state in PAUSED_STATES)
             and (not self.retried or tries_again(stored))
-            and (not self.text or stored.task.id.startswith(self.text) or _says(stored, self.text))
+            and (not self.text or stored.task.id.startswith(self.text) or _input_has(stored, self.text))
         )
 
 
-def _says(stored: StoredTask, text: str) -> bool:
+def _input_has(stored: StoredTask, text: str) -> bool:
     wanted = text.casefold()
     return any(
         wanted in text_of(message.parts).casefold()
