@@ -23,7 +23,6 @@ from tests.unit.cli.processes import Served
 pytestmark = pytest.mark.anyio
 
 #: Milliseconds that an expectation waits at most on a loaded machine.
-expect.set_options(timeout=15_000)
 
 SUPPORT_AGENT = Path(__file__).parents[2] / "examples" / "support-agent"
 
