@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := agents,auth,fastapi,gcs,grpc,mcp,models,policy,postgres,redis,s3,sdk,signing
+EXTRAS := agents,auth,fastapi,gcs,grpc,mcp,models,otel,policy,postgres,redis,s3,sdk,signing
 UV     := $(shell command -v uv 2>/dev/null)
 
 # The tests start hundreds of interpreters: compiled modules are kept even where the environment asks not to.

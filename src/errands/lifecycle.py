@@ -227,8 +227,8 @@ def judge(scope: Scope | None, head: Head | None, receipt: Receipt | None, chang
     """Return what `change` leads to, or raise the reason why it must not be written.
 
     `scope` and `head` are those of the stored task with this id, None if there is none; `receipt` is that of the same
-    message in the change's scope, if it was accepted before. A repeated message is recognised first, whatever became of
-    its task. A task of another scope looks like one that does not exist, except that its id cannot be used again.
+    message in the change's scope, if it was accepted before. A repeated message is recognised first, also if its task
+    is gone. A task of another scope looks like one that does not exist, except that its id cannot be used again.
     """
     if receipt is not None and receipt.at >= change.receipt_since:
         raise errors.DuplicateMessageError(receipt.task_id)

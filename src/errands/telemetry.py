@@ -55,11 +55,11 @@ class SpanForm(NamedTuple):
     #: What the span is called, or how its name begins.
     name: str
     kind: SpanKind
-    #: The attribute with the name.
+    #: The attribute with that name.
     named: str
     #: Attributes that all of them have.
     common: dict[str, str] = {}
-    #: Whether the name of what it is about follows.
+    #: Whether the name of the operation, agent, model or tool follows.
     has_name: bool = True
 
 
@@ -83,7 +83,7 @@ FORMS: dict[Kind, SpanForm] = {
     "delivery": SpanForm("push", SpanKind.CLIENT, "server.address", has_name=False),
 }
 
-#: The attributes of what a span notes, by the words of errands.
+#: The attributes of OpenTelemetry, by the words with which errands notes values.
 ATTRIBUTES = {
     "agent": "gen_ai.agent.name",
     "arguments": "gen_ai.tool.call.arguments",
@@ -120,9 +120,9 @@ ERROR = "error.type"
 def installed(
     figures: Figures | None = None, table: Mapping[str, Metric] | None = None, agent: str = ""
 ) -> Iterator[None]:
-    """Have errands trace until the end of the block, and of all other blocks like it.
+    """Turn tracing on for the block. It is off again when the last of such blocks ends.
 
-    `figures` are those of a server of this agent, which are exported meanwhile, and `table` describes them.
+    The `figures` of a server of this agent, which `table` describes, are exported meanwhile.
     """
     global _uses
     install()
@@ -138,12 +138,12 @@ def installed(
             tracing.tracer = None
 
 
-#: How many callers want tracing; only blocks end.
+#: How often tracing was turned on; only the end of a block lowers it.
 _uses = 0
 
 
 def install() -> None:
-    """Have the clients and servers of this process trace. Set the tracer provider first."""
+    """Turn tracing on for the clients and servers of this process. Set the tracer provider first."""
     global _uses
     _uses += 1
     if tracing.tracer is None:
@@ -239,7 +239,7 @@ class Telemetry:
 
 
 def _attributes(values: Mapping[str, Value | None]) -> dict[str, Value]:
-    """Return what a span notes as OpenTelemetry calls it."""
+    """Return noted values as attributes of OpenTelemetry."""
     found: dict[str, Value] = {}
     for word, value in values.items():
         if value is not None:
@@ -307,7 +307,7 @@ _complaints: list[bool] = []
 
 
 class _Active:
-    """A block whose current span is another one."""
+    """A context manager that makes a span the current one."""
 
     __slots__ = ("_context", "_token")
 
@@ -341,7 +341,7 @@ def _span_id(trace_id: str, identity: str) -> int:
 
 
 def _choose_ids(tracer: Any) -> bool:
-    """Have the tracer of errands use the ids that are chosen for spans; return whether it can."""
+    """Make the tracer of errands use chosen ids of spans. Return whether it can."""
     if isinstance(generator := getattr(tracer, "id_generator", None), _ChosenIds):
         return True
     if not hasattr(generator, "generate_span_id"):
@@ -351,7 +351,7 @@ def _choose_ids(tracer: Any) -> bool:
 
 
 class _ChosenIds:
-    """The id generator of a tracer, apart from spans whose id is chosen."""
+    """Wraps the id generator of a tracer: returns the chosen id, if there is one."""
 
     def __init__(self, generator: Any) -> None:
         self._generator = generator
@@ -395,12 +395,12 @@ class ServerReading:
             self._loop.call_soon_threadsafe(lambda: taken.set_result(self._figures.samples()))
             return taken.result(_PATIENCE)
         except (RuntimeError, TimeoutError):
-            return []  # it stops, or code holds it
+            return []  # the loop has stopped, or code holds it
 
 
 #: Seconds for which samples are not taken again, and for which an exporter waits for them.
 _FRESH, _PATIENCE = 1.0, 5.0
-#: Those of the servers that run in this process.
+#: The readings of the servers that run in this process.
 _readings: list[ServerReading] = []
 #: The meter provider in which the instruments are: they are made once, because OpenTelemetry cannot remove them.
 _instrumented: list[object] = []

@@ -1,4 +1,4 @@
-"""Tracing: where the parts of errands say what they do, and how a trace goes on from one process to the next.
+"""Tracing: the port to which the parts of errands report spans, and what continues a trace in another process.
 
 `tracer` is None until `errands.telemetry` sets it. A part checks that once, and does nothing else while it is None:
 
@@ -49,11 +49,11 @@ class TraceSpan(Protocol):
     """Something that takes time. One that is not ended is not recorded."""
 
     def active(self) -> AbstractContextManager[object]:
-        """Return a block in which what happens belongs to this span."""
+        """Return a context manager that makes this the current span."""
         ...
 
     def note(self, **values: Value | None) -> None:
-        """Add what has become known. None is left out."""
+        """Add values. Those that are None are left out."""
         ...
 
     def fail(self, kind: str, *, is_fault: bool = True) -> None:
@@ -61,7 +61,7 @@ class TraceSpan(Protocol):
         ...
 
     def end(self) -> None:
-        """Record it. Ending it twice does nothing."""
+        """Record the span. Ending it twice does nothing."""
         ...
 
 
@@ -81,10 +81,10 @@ class Tracer(Protocol):
         began: int | None = None,
         **values: Value | None,
     ) -> TraceSpan:
-        """Begin a span below the current one or another; None: below no other.
+        """Begin a span. Its parent is the current one or another place in a trace; with None it begins a trace.
 
-        Spans of one trace with the same `identity` have the same id, whichever process makes them: work that goes on
-        in another process goes on in the same span. `began` is when the work began, in milliseconds.
+        Spans of one trace with the same `identity` have the same id, whichever process makes them: work that another
+        process continues stays in the same span. `began` is when the work began, in milliseconds.
         """
         ...
 
@@ -102,12 +102,12 @@ tracer: Tracer | None = None
 
 
 def current_ids() -> tuple[str, str] | None:
-    """Return the ids of the current trace and span, in hexadecimal; None if there is none."""
+    """Return the ids of the current trace and span, in hexadecimal; None outside of a trace."""
     return None if tracer is None else tracer.ids()
 
 
 def headers(context: TraceContext | None) -> dict[str, str]:
-    """Return the headers by which a trace goes on in another process."""
+    """Return the headers that continue a trace in another process."""
     if context is None:
         return {}
     return {TRACEPARENT: context.parent, **({TRACESTATE: context.state} if context.state else {})}
@@ -131,9 +131,9 @@ def read_context(parent: str, states: Iterable[str] = ()) -> TraceContext | None
 
 
 async def within(begin: Callable[[], TraceSpan], items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """Yield the items, which are made within a span; it begins with the first one and ends with the last.
+    """Yield the items of a generator that runs within a span. The span begins with the first item.
 
-    What their reader does in between does not belong to it.
+    What the reader does between two items does not belong to the span.
     """
     span = begin()
     try:

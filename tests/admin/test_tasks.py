@@ -69,7 +69,7 @@ def test_leases_that_a_stopping_process_gave_back_are_not_tries() -> None:
     task = core.Task(id="t", status=core.TaskStatus(state=TaskState.WORKING))
     head = log.Head(version=5, state=TaskState.WORKING, attempt=4, attempt_base=1, given_back=2, worker="w")
     stored = log.StoredTask(task=task, head=head, scope=SCOPE)
-    row = task_table.TaskRow.of(stored, is_operator=True)
+    row = task_table.TableRow.of(stored, is_operator=True)
     assert (row.attempt, row.leases) == (1, 4)
 
 

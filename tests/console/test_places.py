@@ -18,6 +18,11 @@ from tests.live import live
 
 pytestmark = pytest.mark.anyio
 COMPLETED = ".turn-foot .tone-good"
+#: Pixels of the conversation beyond the right edge.
+HIDDEN_WIDTH = """(() => {
+    const { scrollWidth, clientWidth } = document.querySelector(".talk-scroll");
+    return scrollWidth - clientWidth;
+})()"""
 
 
 async def test_it_works_below_the_path_of_another_application(browser: Browser) -> None:
@@ -97,9 +102,11 @@ async def test_it_is_usable_on_a_phone(browser: Browser, desk_url: str) -> None:
         await opened.open("/chat")
         await opened.page.wait_for_selector(".suggestions")
         await opened.picture("phone-welcome")
+        assert await opened.page.evaluate(HIDDEN_WIDTH) <= 0
         await opened.send("refund A-17")
         await opened.page.wait_for_selector(COMPLETED)
         await opened.picture("phone-chat")
+        assert await opened.page.evaluate(HIDDEN_WIDTH) <= 0
         bar = await opened.page.get_by_role("navigation", name="Pages").bounding_box()
         send = await opened.page.get_by_role("button", name="Send").bounding_box()
         assert bar is not None
@@ -112,6 +119,8 @@ async def test_it_is_usable_on_a_phone(browser: Browser, desk_url: str) -> None:
         await opened.page.get_by_role("button", name="Close").click()
         await opened.page.get_by_role("button", name="Conversations").click()
         await expect(opened.page.locator(".conversations li").first).to_be_visible()
+        await opened.page.keyboard.press("Escape")
+        await expect(opened.page.locator(".conversations li").first).to_be_hidden()
         for place in ("/chat", "/console", "/console/tasks", "/console/reviews", "/console/agent", "/console/ops"):
             await opened.open(place)
             await opened.page.wait_for_selector("h1")

@@ -36,15 +36,20 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)
+        assert record.message == record.getMessage()
         assert "\n" not in text
         self.lines.append(json.loads(text))
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def written(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> list[dict[str, Any]]:
     """The lines of a program whose root logger has a handler of its own."""
     handler = Lines()
     root = logging.getLogger()
+    # pytest adds its handlers, which all tests share, to those of the root.
+    plugin: Any = pytestconfig.pluginmanager.get_plugin("logging-plugin")
+    for shared in (plugin.caplog_handler, plugin.report_handler):
+        monkeypatch.setattr(shared, "formatter", shared.formatter)
     monkeypatch.setattr(root, "handlers", [handler])
     monkeypatch.setattr(logging.getLogger("errands"), "level", logging.INFO)
     monkeypatch.setattr(logger, "level", logging.INFO)

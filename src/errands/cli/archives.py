@@ -16,8 +16,7 @@ from typer import Argument, Option
 
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import AgentName, AsJson, Storage, existing_store
-from errands.cli.printing import counted, note, out, print_json
-from errands.cli.slow_work import SlowWork
+from errands.cli.printing import SlowWork, counted, note, out, print_json
 from errands.engines.base import Engine
 from errands.engines.urls import engine_from_url
 from errands.errors import ConcurrencyError
@@ -123,7 +122,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 class Imported(msgspec.Struct):
-    """What came of an import."""
+    """The result of an import."""
 
     #: Tasks that are in the store now.
     imported: int = 0
@@ -138,7 +137,7 @@ async def import_tasks(
     file: Annotated[Path, Argument(metavar="FILE", help="The archive; - reads it from stdin.", allow_dash=True)],
     storage: Storage = None,
     existing: Annotated[
-        Existing, Option(help="What to do about a task whose id the store has: stop, or go on with the next.")
+        Existing, Option(help="What to do about a task whose id the store has: stop, or skip it.")
     ] = Existing.REFUSE,
     live: Annotated[
         bool, Option("--live", help="Also import tasks in the queue or at work: servers of this store run them.")
@@ -147,7 +146,7 @@ async def import_tasks(
 ) -> None:
     """Read an archive of `errands tasks export` into a store, with the versions and times that the tasks had.
 
-    Each task is checked, and then written whole or not at all. After an interruption, --existing skip goes on.
+    Each task is checked, and then written whole or not at all. After an interruption, --existing skip continues.
 
     Example:
 
@@ -200,7 +199,7 @@ async def _import(
 async def _commit(
     batch: list[ArchivedTask], engine: Engine, done: Imported, work: SlowWork, existing: Existing
 ) -> None:
-    """Restore tasks together; each succeeds or fails for itself."""
+    """Restore tasks in one batch. Each succeeds or fails on its own."""
     changes = []
     for archived in batch:
         memory = archived.memory
@@ -221,7 +220,7 @@ async def _commit(
     if known and existing is Existing.REFUSE:
         raise CommandError(
             f"the store already has task {known[0]}; {counted(done.imported, 'task')} imported. To keep the tasks that "
-            "the store has and go on with the others, add --existing skip"
+            "the store has and continue with the others, add --existing skip"
         )
 
 

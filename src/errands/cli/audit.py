@@ -12,8 +12,7 @@ from typer import Option
 
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import Storage, existing_store
-from errands.cli.printing import note, out, print_raw_json
-from errands.cli.slow_work import SlowWork
+from errands.cli.printing import SlowWork, note, out, print_raw_json
 from errands.clock import from_iso, to_iso
 from errands.engines.base import Engine
 from errands.errors import TaskNotFoundError
@@ -36,8 +35,8 @@ async def audit(
 ) -> ExitCode:
     """Print who did what to which task, when, from where and with which decision, as JSON lines.
 
-    Lines are grouped by task; requests that no task shows come last. Set ERRANDS_AUDIT=true at the server to know
-    callers and their addresses, and for those requests.
+    Lines are grouped by task; requests that no task shows come last. Set ERRANDS_AUDIT=true at the server to
+    record callers, their addresses and those requests.
 
     Example:
 
@@ -74,7 +73,7 @@ async def audit(
 async def _logs(
     engine: Engine, task_id: str | None = None, *, prints: bool = False
 ) -> AsyncIterator[tuple[StoredTask, Sequence[Event]]]:
-    """Iterate over all tasks, or one, with their logs; without those that are deleted or deleted meanwhile."""
+    """Iterate over all tasks, or one, with their logs; without tasks that are deleted meanwhile."""
     async with SlowWork("Auditing", "task", prints=prints) as work:
         async for stored in engine.every_task() if task_id is None else _one(engine, task_id):
             try:

@@ -9,10 +9,10 @@ import importlib
 import mimetypes
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET
@@ -21,14 +21,12 @@ from typer import Option
 from errands.cli.failures import ExitCode, command, explained
 from errands.cli.options import AllowOrigins, ApiKeyOption, Headers, RemoteAgent, Token, Url
 from errands.cli.printing import clean, note, one_line
-from errands.cli.send import AnswerPrinter, file_part
+from errands.cli.send import AnswerPrinter, file_part, note_authorization
 from errands.client import A2AClient, A2AClientError, BearerToken, ClientResult, StreamEvent, StreamInterruptedError
 from errands.client.conversation import Conversation
 from errands.errors import A2AError
 from errands.model.core import Message, Part
 from errands.policy.reviews import asked_in
-
-_T = TypeVar("_T")
 
 _HELP = """/file PATH  attach a file to the next message; may be repeated
 /new        begin a new conversation
@@ -71,7 +69,7 @@ def chat(
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # history and editing for `input`
     with asyncio.Runner() as runner:
-        # A person should soon see that a connection is lost; the chat itself goes on trying.
+        # The user should soon see that a connection is lost; the chat itself keeps trying.
         terminal = ChatTerminal(runner, remote.client(max_retries=1), remote)
         try:
             return terminal.talk(context)
@@ -80,7 +78,7 @@ def chat(
 
 
 class ChatTerminal:
-    """The loop of a chat: reads lines between turns, and prints what comes of them.
+    """The loop of a chat: reads lines between turns, and prints the answers.
 
     The event loop only runs during a turn. Ctrl-C then cancels the turn, and pressed again it interrupts the program;
     see `asyncio.Runner`.
@@ -112,7 +110,7 @@ class ChatTerminal:
             while (line := self._ask("answer> " if self._is_waiting else "you> ")) is not None:
                 if line == "/quit":
                     break
-                self._do(line)
+                self._handle(line)
         finally:
             if self._is_terminal and (context := self._conversation.context_id) is not None:
                 token = " --token TOKEN" if self._remote.is_secured else ""
@@ -128,7 +126,7 @@ class ChatTerminal:
         return self._state in ("input-required", "auth-required")
 
     def _ask(self, prompt: str) -> str | None:
-        """Return the next line, None when there are no more. The prompt is only for people."""
+        """Return the next line, None when there are no more. The prompt is shown in a terminal only."""
         try:
             return input(prompt if self._is_terminal else "").strip()
         except EOFError:
@@ -136,8 +134,8 @@ class ChatTerminal:
                 note("")
             return None
 
-    def _do(self, line: str) -> None:
-        """Do what a line says: a command, or a message."""
+    def _handle(self, line: str) -> None:
+        """Run the command in a line, or send it as a message."""
         word, _, rest = line.partition(" ")
         if not line and not self._attached:
             return
@@ -165,7 +163,7 @@ class ChatTerminal:
         note(f"{part.filename} ({len(part.raw or b'')} bytes) goes with the next message.", "dim")
 
     def _say(self, parts: list[Part]) -> None:
-        """Send a message with what is attached, and answer what the agent asks for in a form of its own."""
+        """Send a message with the attached files, and go on while the agent asks for something in a form."""
         wanted: list[Part] | None = [*parts, *self._attached]
         self._attached = []
         while wanted is not None:
@@ -173,7 +171,7 @@ class ChatTerminal:
             wanted = None if result is None else self._react(result)
 
     def _react(self, result: ClientResult) -> list[Part] | None:
-        """Offer files and ask for what the agent wants; return the answer if it was given in place."""
+        """Offer files, and ask the user for what the agent wants. Return the answer, None without one."""
         self._offer_files(result)
         message = result.raw_task.status.message if result.raw_task is not None else None
         if message is None or not self._is_terminal:
@@ -224,7 +222,7 @@ class ChatTerminal:
             while result.state in ("submitted", "working"):
                 await asyncio.sleep(_POLL)
                 result = await self._client.get_task(result.task_id, credentials=self._credentials)
-            self._go_on_with(result)
+            self._continue_after(result)
         else:
             try:
                 events = conversation.stream(parts, credentials=self._credentials)
@@ -259,10 +257,10 @@ class ChatTerminal:
             except A2AClientError:
                 last = self._event_id or last
             else:
-                self._go_on_with(result)
+                self._continue_after(result)
                 return result
 
-    def _go_on_with(self, result: ClientResult) -> None:
+    def _continue_after(self, result: ClientResult) -> None:
         """Continue the conversation after a task that was not followed by its own stream."""
         waits = result.input_required or result.auth_required
         self._conversation = self._client.conversation(
@@ -282,18 +280,16 @@ class ChatTerminal:
         except (A2AError, A2AClientError) as error:
             note(explained(error), "red")
             return
-        self._go_on_with(result)
+        self._continue_after(result)
         note(f"The task is {result.state}.")
 
     # What the agent asks for and sends, between turns
 
     def _authorize(self, wanted: dict[str, Any]) -> list[Part] | None:
-        """Ask for a token; without one the user has authorized the task elsewhere."""
-        for name, label in (("schemes", "Accepted"), ("credentialsHint", "Wanted"), ("authUrl", "Get it at")):
-            if value := wanted.get(name):
-                note(f"{label}: {', '.join(map(str, value)) if isinstance(value, list) else value}", "dim")
+        """Ask for a token. Without one, the user has authorized the task elsewhere."""
+        note_authorization(wanted)
         try:
-            token = getpass.getpass("token (not shown; empty to go on without one)> ").strip()
+            token = getpass.getpass("token (not shown; empty to continue without one)> ").strip()
         except EOFError:
             return None
         if token:
@@ -344,9 +340,7 @@ class ChatTerminal:
         if (self._ask(f"save {path.name}{size} in this folder? [y/N] ") or "").lower() not in ("y", "yes"):
             return
         try:
-            self._runner.run(
-                _saved(self._client.download_to(part, path, max_bytes=_MOST_BYTES, credentials=self._credentials))
-            )
+            self._runner.run(self._client.download_to(part, path, max_bytes=_MOST_BYTES, credentials=self._credentials))
         except (A2AError, A2AClientError) as error:
             note(explained(error), "red")
         except OSError as error:
@@ -357,10 +351,6 @@ class ChatTerminal:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-async def _saved(saving: Coroutine[Any, Any, _T]) -> _T:
-    return await saving
 
 
 async def _until_settled(events: AsyncGenerator[StreamEvent, None]) -> AsyncGenerator[StreamEvent, None]:

@@ -1,10 +1,10 @@
-"""What `errands top` shows, computed from what the operator API tells; and how it is drawn."""
+"""The dashboard of `errands top`: figures computed from answers of the operator API, and their drawing."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -14,7 +14,7 @@ from rich.text import Text
 from errands.cli.printing import clean, counted, duration, one_line, state_text, table
 from errands.runtime.figures import METRICS, Sample
 
-#: Milliseconds that rates and percentiles are about.
+#: Milliseconds over which rates and percentiles are computed.
 WINDOW = 60_000
 #: Seconds that the oldest task may wait, and the event loop may be held, in a healthy server.
 _LONG_WAIT, _LONG_HOLD = 60.0, 0.25
@@ -24,16 +24,13 @@ _MANY_ERRORS = 0.05
 _OF_THE_SERVER = frozenset({"INTERNAL", "INVALID_AGENT_RESPONSE", "OVERLOADED", "UNAVAILABLE"})
 _REQUESTS, _SECONDS = "errands_requests_total", "errands_request_seconds"
 
-SortKey = Literal["age", "lease", "agent", "owner"]
-SORT_KEYS: tuple[SortKey, ...] = ("age", "lease", "agent", "owner")
-
 
 class _OperatorAnswer(msgspec.Struct, rename="camel"):
     """An object of the operator API. Fields that are not used are left out."""
 
 
 class Reported(_OperatorAnswer):
-    """How a process was at one moment."""
+    """The figures of a process at one moment."""
 
     id: str
     role: str
@@ -49,7 +46,7 @@ class PastFigures(_OperatorAnswer):
 
 
 class ReportedHere(Reported):
-    """The process that answers; it knows its past."""
+    """The process that answers, with its past."""
 
     samples: list[PastFigures] = []
 
@@ -70,6 +67,15 @@ class RunningRow(_OperatorAnswer):
     lease_until: int
     age: int
     cancel_requested: bool = False
+
+
+#: The columns by which running tasks can be sorted, with what orders them.
+SORT_KEYS: dict[str, Callable[[RunningRow], Any]] = {
+    "age": lambda task: (-task.age, task.task_id),
+    "lease": lambda task: (task.lease_until, task.task_id),
+    "agent": lambda task: (task.agent, -task.age),
+    "owner": lambda task: (task.owner, -task.age),
+}
 
 
 class ReviewRow(_OperatorAnswer):
@@ -109,7 +115,7 @@ class ProcessView(msgspec.Struct, rename="camel"):
     role: str
     version: str
     up_seconds: float
-    #: Processor time per time.
+    #: Processor seconds per second.
     cpu: float
     resident_bytes: int | None
     running: int
@@ -124,7 +130,7 @@ class Overview(msgspec.Struct, rename="camel"):
     now: int
     #: What is wrong; nothing when all is well.
     problems: list[str]
-    #: The seconds that rates and percentiles are about.
+    #: The seconds over which rates and percentiles are computed.
     window_seconds: float
     requests_per_second: float
     errors_per_second: float
@@ -146,7 +152,7 @@ class Overview(msgspec.Struct, rename="camel"):
 
 
 class _Totals:
-    """Differences between the figures of a process and what they were earlier."""
+    """Differences between the figures of a process and earlier ones."""
 
     def __init__(self, samples: Sequence[Sample], before: Sequence[Sample]) -> None:
         self._samples = samples
@@ -190,7 +196,7 @@ class ReportHistory:
         self._kept: dict[str, deque[tuple[int, list[Sample]]]] = {}
 
     def add(self, look: Look) -> None:
-        """Remember a look; the process that answered brings its own past along."""
+        """Add the reports of a look, and the past that the answering process reported."""
         here = look.figures.process
         for past in here.samples:
             self._add(here.id, past.at, past.figures)
@@ -207,13 +213,13 @@ class ReportHistory:
             kept.popleft()
 
     def before(self, process: Reported) -> tuple[int, list[Sample]]:
-        """Return when rates begin, and the figures of then; the start of a process that was seen only once."""
+        """Return the time and the figures from which rates are computed: the start of a process that was seen once."""
         kept = self._kept.get(process.id)
         return kept[0] if kept and kept[0][0] < process.at else (process.started_at, [])
 
 
 def overview(look: Look, history: ReportHistory) -> Overview:
-    """Return what is shown of a look, which is in the history already."""
+    """Compute what is shown of a look, which has been added to the history."""
     views: list[ProcessView] = []
     totals: list[tuple[_Totals, float]] = []
     for process in look.processes():
@@ -311,8 +317,8 @@ def _percentile(bounds: Sequence[float], counts: Sequence[float], rank: float) -
 # Drawing
 
 
-def drawn(found: Overview, title: str, hint: str, sort: SortKey, now: int, room: int) -> RenderableType:
-    """Return the dashboard. `now` moves on between two looks, and `room` is the number of lines for tasks."""
+def draw(found: Overview, title: str, hint: str, sort: str, now: int, room: int) -> RenderableType:
+    """Return the dashboard. `now` is later than the look it shows, and `room` is the number of lines for tasks."""
     verdict = Text("healthy", "green") if not found.problems else Text("; ".join(map(clean, found.problems)), "red")
     parts: list[RenderableType] = [
         Text.assemble((clean(title), "bold"), "  ", verdict),
@@ -376,8 +382,8 @@ def _processes(found: Overview) -> Table:
     return table(("PROCESS", "ROLE", "UP", "CPU", "MEMORY", "TURNS", "REQ/S", "LOOP LAG"), rows, whole=1)
 
 
-def _tasks(found: Overview, sort: SortKey, now: int, room: int) -> RenderableType:
-    tasks = sorted(found.running_tasks, key=lambda task: _sort_value(task, sort))
+def _tasks(found: Overview, sort: str, now: int, room: int) -> RenderableType:
+    tasks = sorted(found.running_tasks, key=SORT_KEYS[sort])
     if not tasks:
         return Text("No task is running.", "dim")
     rows = [
@@ -397,15 +403,6 @@ def _tasks(found: Overview, sort: SortKey, now: int, room: int) -> RenderableTyp
     shown = table(names, rows, whole=5)
     left = len(tasks) - len(rows)
     return Group(shown, Text(f"{left} more", "dim")) if left else shown
-
-
-def _sort_value(task: RunningRow, sort: SortKey) -> Any:
-    return {
-        "age": (-task.age, task.task_id),
-        "lease": (task.lease_until, task.task_id),
-        "agent": (task.agent, -task.age),
-        "owner": (task.owner, -task.age),
-    }[sort]
 
 
 def _lease(left: int) -> Text:

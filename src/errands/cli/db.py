@@ -10,8 +10,7 @@ from typer import Option
 
 from errands.cli.failures import UsageError, command
 from errands.cli.options import AsJson, Storage, existing_store
-from errands.cli.printing import clean, note, one_line, out, print_json, table
-from errands.cli.slow_work import SlowWork
+from errands.cli.printing import SlowWork, clean, note, one_line, out, print_json, table
 from errands.engines import damage
 from errands.engines.base import Schema
 from errands.engines.urls import engine_from_url

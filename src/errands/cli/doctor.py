@@ -146,7 +146,7 @@ async def doctor(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the parts log off the terminal: the findings say it."""
+    """Keep log lines off the terminal: the findings say the same."""
     logger, handler = logging.getLogger("errands"), logging.NullHandler()
     logger.addHandler(handler)
     try:
@@ -286,7 +286,7 @@ def _files(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _folder(folder: Path, name: str) -> Iterator[Diagnosis]:
-    """Check that files can be made in a folder, which may not exist yet, and that there is room for them."""
+    """Check that files can be created in a folder, which may not exist yet, and that there is room for them."""
     existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         yield _error(
@@ -356,7 +356,7 @@ def _database_file(path: Path) -> Iterator[Diagnosis]:
 
 
 def _store_clock(engine: Engine) -> Iterator[Diagnosis]:
-    """Compare the clock of this machine with that of the store, as the engine has found it."""
+    """Compare the clock of this machine with that of the store, as the engine has measured it."""
     if isinstance(engine, SQLiteEngine):
         return
     difference = engine.clock() - system_clock()
@@ -404,7 +404,7 @@ async def check_agent(remote: RemoteAgent) -> AsyncIterator[Diagnosis]:
 
 
 async def _answers(url: str) -> AsyncIterator[Diagnosis]:
-    """Check readiness, which servers of errands tell, and the time of an answer."""
+    """Check readiness, which servers of errands report, and compare the clocks."""
     async with httpx.AsyncClient(timeout=_PATIENCE) as http:
         try:
             async with http.stream("GET", url.rstrip("/") + READY_PATH) as answer:

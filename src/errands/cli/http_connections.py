@@ -77,7 +77,7 @@ class RequestCycle:
         self._connection = connection
         self.scope = scope
         self.keep_alive = keep_alive
-        #: Whether the client waits to be told that it may send the body.
+        #: Whether the client waits for `100 Continue` before it sends the body.
         self.expects_continue = expects_continue
         self.task: asyncio.Task[None] | None = None
         #: What has arrived of the body and was not received yet, its bytes, and whether it is the rest of the body.

@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 
 
 class Kind(enum.StrEnum):
-    """What the agent of a new project is."""
+    """The kinds of agents for which there are starters."""
 
     WORKER = "worker"
     FUNCTION = "function"
@@ -40,14 +40,14 @@ _MEANINGS = {
 
 @command
 def init(
-    name: Annotated[str, Argument(metavar="NAME", help="The folder of the project, which is created.")],
+    name: Annotated[str, Argument(metavar="NAME", help="The folder to create for the project.")],
     kind: Annotated[
         Kind | None, Option(help="What the agent is.", show_default="asked in a terminal, else worker")
     ] = None,
 ) -> None:
     """Create a project with an agent and a test: NAME is its folder, and the agent's name.
 
-    Nothing that exists is changed. In the folder, `errands serve` serves the agent.
+    Existing files are not changed. In the folder, `errands serve` serves the agent.
 
     Example:
 
@@ -61,7 +61,7 @@ def init(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{name} exists and is not empty; choose another name")
     if kind is None:
-        kind = _asked_kind() if sys.stdin.isatty() else Kind.WORKER
+        kind = _ask_kind() if sys.stdin.isatty() else Kind.WORKER
     try:
         for path, content in project_files(folder.name, kind).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def init(
     console.print("  errands serve")
 
 
-def _asked_kind() -> Kind:
+def _ask_kind() -> Kind:
     """Ask which kind of agent is wanted."""
     kinds = list(Kind)
     console = err()

@@ -56,7 +56,7 @@ class RemoteAgent:
     allow_origins: list[str] | None = None
 
     def client(self, *, max_retries: int = 3) -> A2AClient:
-        """Return a client of the agent, which traces if the setting `otel` says so.
+        """Return a client of the agent, which traces if the setting `otel` is true.
 
         Raises `UsageError`, and `ConfigurationError` if tracing is not installed.
         """

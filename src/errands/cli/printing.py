@@ -1,17 +1,20 @@
-"""What commands print: answers to stdout, everything about them to stderr, colours only on a terminal."""
+"""Prints for commands: answers to stdout, notes and progress to stderr, colours only on a terminal."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +22,8 @@ from errands.client import StreamEvent
 from errands.model.core import Part, text_of
 from errands.model.marks import exposed_values
 
+#: Seconds before the progress of slow work is shown.
+PATIENCE = 2.0
 #: The width of tables in a pipe, which has no screen that could be too narrow.
 _PIPE_WIDTH = 200
 #: Characters that make a text be shown in another order than it is written in, such as a file name with a false ending.
@@ -158,3 +163,45 @@ def describe_part(part: Part) -> str | None:
 def lines_of(parts: list[Part]) -> Iterator[str]:
     """Yield the text of the parts, and a line about each of the others."""
     yield from filter(None, (text_of(parts, ""), *map(describe_part, parts)))
+
+
+class SlowWork:
+    """An asynchronous context manager around work that may take long; `advance` counts what is done."""
+
+    def __init__(self, doing: str, unit: str = "", *, prints: bool = False, patience: float = PATIENCE) -> None:
+        """`doing` is a word such as "Exporting", `unit` what is counted, such as "task".
+
+        Work that `prints` lines on stdout meanwhile shows no progress between them, if both go to a terminal.
+        """
+        self._is_shown = sys.stderr.isatty() and not (prints and sys.stdout.isatty())
+        self._doing = doing
+        self._unit = unit
+        self._patience = patience
+        self._count = 0
+        self._shown: asyncio.Task[None] | None = None
+
+    def advance(self, count: int = 1) -> None:
+        """Add to the count of what is done."""
+        self._count += count
+
+    async def __aenter__(self) -> Self:
+        if self._is_shown:
+            self._shown = asyncio.create_task(self._show())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shown is not None:
+            self._shown.cancel()
+            await asyncio.wait([self._shown])
+
+    async def _show(self) -> None:
+        await asyncio.sleep(self._patience)
+        with Status(self._words(), console=err()) as status:
+            while True:
+                await asyncio.sleep(0.1)
+                status.update(self._words())
+
+    def _words(self) -> str:
+        return f"{self._doing}: {counted(self._count, self._unit)}" if self._unit else f"{self._doing} …"

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET
@@ -200,6 +200,13 @@ class AnswerPrinter:
             self._piece("\n")
 
 
+def note_authorization(wanted: dict[str, Any]) -> None:
+    """Print how an agent wants the user to authorize the task."""
+    for name, label in (("schemes", "Accepted"), ("credentialsHint", "Wanted"), ("authUrl", "Get it at")):
+        if value := wanted.get(name):
+            note(f"{label}: {', '.join(map(str, value)) if isinstance(value, list) else value}", "dim")
+
+
 def _advise(result: ClientResult, remote: RemoteAgent, asked: str) -> None:
     """Print what the person can do next; `asked` are the credentials that the card asks for."""
     url, task_id = shlex.quote(remote.url), shlex.quote(result.task_id)
@@ -227,10 +234,7 @@ def _advise(result: ClientResult, remote: RemoteAgent, asked: str) -> None:
         note("The agent waits for your answer. Send it with:")
         note(f"  errands send {url} 'your answer'{data} --task {task_id}{token}")
     elif result.auth_required:
-        for name, label in (("schemes", "Accepted"), ("credentialsHint", "Wanted"), ("authUrl", "Get it at")):
-            if value := wanted.get(name):
-                text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-                note(f"{label}: {text}", "dim")
+        note_authorization(wanted)
         if asked:
             note(f"The card asks for {asked}", "dim")
         note("The agent waits for your authorization. Send it with:")

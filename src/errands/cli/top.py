@@ -8,8 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any
+from types import TracebackType
+from typing import Annotated, Any, Self, TypeVar
 
+import httpx
+import msgspec
 from rich.live import Live
 from typer import Option
 
@@ -22,28 +25,36 @@ from errands.cli.dashboard import (
     ReportHistory,
     ReviewRow,
     RunningRow,
-    drawn,
+    draw,
     overview,
 )
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
-from errands.cli.operator import OperatorClient
 from errands.cli.options import AllowOrigins, ApiKeyOption, AsJson, Headers, RemoteAgent, Token, Url
 from errands.cli.printing import CleanConsole, out, print_json
 from errands.client import AgentUnreachableError
+from errands.client.agent_session import RetryPolicy
+from errands.client.credentials import ChosenCredentials, Origins, authorize, offered
+from errands.client.discovery import CardSource
+from errands.client.http_requests import add_secrets, origin_of
 from errands.errors import A2AError, MethodNotFoundError, PermissionDeniedError, UnavailableError
+from errands.wire.status import from_http
+
+T = TypeVar("T")
 
 #: Seconds between two drawings; leases count down in between.
 _REDRAW = 0.25
 #: Lines that are not about running tasks.
 _OTHER_LINES = 24
+#: Seconds that one answer may take, and bytes that it may have.
+_TIMEOUT, _MOST_BYTES = 10.0, 32 * 2**20
 _KEYS = "q quit   p pause   s sort"
 
 
 @command
 async def top(
     url: Url,
-    once: Annotated[bool, Option("--once", help="Print the state once, without a screen of its own.")] = False,
-    interval: Annotated[float, Option(metavar="SECONDS", min=0.2, help="Ask this often.")] = 2.0,
+    once: Annotated[bool, Option("--once", help="Print the state once, and do not open the dashboard.")] = False,
+    interval: Annotated[float, Option(metavar="SECONDS", min=0.2, help="The time between two updates.")] = 2.0,
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,
@@ -60,7 +71,14 @@ async def top(
     """
     remote = RemoteAgent(url, header, token, api_key, allow_origin)
     async with OperatorClient(remote) as operator:
-        look = await _first_look(operator)
+        try:
+            look = await _look(operator)
+        except (MethodNotFoundError, PermissionDeniedError) as error:
+            raise CommandError(
+                f"the operator API is not available to you: {error.message}. `errands tasks running --storage URL` "
+                "reads the store itself",
+                ExitCode.UNREACHABLE,
+            ) from None
         history = ReportHistory()
         history.add(look)
         found = overview(look, history)
@@ -68,7 +86,7 @@ async def top(
             print_json(found)
         elif once:
             console = out()
-            console.print(drawn(found, remote.url, _about(found), "age", found.now, 1000), soft_wrap=False)
+            console.print(draw(found, remote.url, _about(found), "age", found.now, 1000), soft_wrap=False)
         elif not (sys.stdout.isatty() and sys.stdin.isatty()):
             raise UsageError("the dashboard needs a terminal; use --once or --json")
         else:
@@ -77,8 +95,8 @@ async def top(
 
 
 async def _look(operator: OperatorClient, since: int = 0) -> Look:
-    """Read everything; of the process that answers also its past since then, or without a time all of it."""
-    # Each of them ends before the client may be closed.
+    """Read what the dashboard shows, with the past of the process that answers: `since` a time, or all of it."""
+    # Wait for all of them, also after an error: the client may be closed then.
     answers: tuple[Any, ...] = await asyncio.gather(
         operator.get("figures", FiguresPage, since=since),
         operator.get("running", list[RunningRow]),
@@ -92,20 +110,73 @@ async def _look(operator: OperatorClient, since: int = 0) -> Look:
     return Look(*answers)
 
 
-async def _first_look(operator: OperatorClient) -> Look:
-    """Look, and say what to do if the operator API is not available. Raises `CommandError`."""
-    try:
-        return await _look(operator)
-    except (MethodNotFoundError, PermissionDeniedError) as error:
-        raise CommandError(
-            f"the operator API is not available to you: {error.message}. `errands tasks running --storage URL` reads "
-            "the store itself",
-            ExitCode.UNREACHABLE,
-        ) from None
-
-
 def _about(found: Overview) -> str:
     return f"rates of the last {found.window_seconds:.0f} s"
+
+
+class OperatorClient:
+    """Reads the operator API of a server with the credentials of the command line. An asynchronous context manager."""
+
+    def __init__(self, remote: RemoteAgent) -> None:
+        remote.check()
+        self._remote = remote
+        self._base = remote.url.rstrip("/")
+        self._http = httpx.AsyncClient(headers=remote.headers, timeout=_TIMEOUT)
+        self._credentials = ChosenCredentials()
+
+    async def __aenter__(self) -> Self:
+        given = self._remote.credentials
+        if given:
+            # The card says where an API key belongs.
+            source = CardSource(
+                self._http, self._base, headers=self._remote.headers, retry=RetryPolicy(), timeout=_TIMEOUT
+            )
+            card = await source.fetch()
+            assert card is not None
+            origins = Origins(origin_of(self._base), frozenset(map(origin_of, self._remote.allow_origins or ())))
+            self._credentials = authorize(card, self._http, origins, offered(given))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def get(self, page: str, answer: type[T], **query: str | int) -> T:
+        """Return the answer of `/admin/PAGE`.
+
+        Raises `AgentUnreachableError`, the `A2AError` that the server answers, and `CommandError` for another server.
+        """
+        url = f"{self._base}/admin/{page}"
+        request = self._http.build_request("GET", url, params=query)
+        try:
+            response = await self._http.send(add_secrets(request, await self._credentials.secrets()), stream=True)
+            try:
+                body = b""
+                async for piece in response.aiter_bytes():
+                    body += piece
+                    if len(body) > _MOST_BYTES:
+                        raise CommandError(f"{url} answers with more than {_MOST_BYTES // 2**20} MB")
+            finally:
+                await response.aclose()
+        except httpx.TransportError as error:
+            raise AgentUnreachableError(
+                f"{self._base} does not answer ({str(error) or type(error).__name__})"
+            ) from None
+        try:
+            if response.status_code == httpx.codes.OK:
+                return msgspec.json.decode(body, type=answer)
+            refused: Any = msgspec.json.decode(body)
+        except msgspec.MsgspecError:
+            refused = None
+        if isinstance(refused, dict) and isinstance(refused.get("error"), dict):
+            found: A2AError = from_http(response.status_code, refused)
+            raise found
+        raise CommandError(
+            f"{url} answers with HTTP {response.status_code} and not as a server of errands does; check the address, "
+            "and the version of the server",
+            ExitCode.UNREACHABLE,
+        )
 
 
 class Dashboard:
@@ -124,17 +195,17 @@ class Dashboard:
         self._looked_at = loop.time()
         self._problem = ""
         self._paused = False
-        self._sort = 0
+        self._sort = "age"
         self._quit = asyncio.Event()
 
     async def run(self) -> None:
-        """Show the dashboard. Raises what makes it useless, such as a refusal."""
+        """Show the dashboard until the user quits. Raises `CommandError` if the server refuses to answer."""
         console = CleanConsole()
         with _keys(self._press), Live(console=console, screen=True, auto_refresh=False) as live:
             asking = asyncio.create_task(self._ask())
             try:
                 while not self._quit.is_set() and not asking.done():
-                    live.update(self._drawn(console.height), refresh=True)
+                    live.update(self._draw(console.height), refresh=True)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_REDRAW):
                             await self._quit.wait()
@@ -150,10 +221,11 @@ class Dashboard:
         elif key in ("p", "P", " "):
             self._paused = not self._paused
         elif key in ("s", "S"):
-            self._sort = (self._sort + 1) % len(SORT_KEYS)
+            names = list(SORT_KEYS)
+            self._sort = names[(names.index(self._sort) + 1) % len(names)]
 
     async def _ask(self) -> None:
-        """Look again and again. A server that is away for a while is asked further; a refusal ends it."""
+        """Update what is shown, also after a server has not answered for a while. A refusal is an error."""
         while True:
             await asyncio.sleep(self._interval)
             if self._paused:
@@ -169,7 +241,7 @@ class Dashboard:
             self._history.add(look)
             self._found = overview(look, self._history)
 
-    def _drawn(self, height: int) -> Any:
+    def _draw(self, height: int) -> Any:
         since = 0.0 if self._paused else self._loop.time() - self._looked_at
         hint = f"{_KEYS}   {_about(self._found)}"
         if self._paused:
@@ -178,7 +250,7 @@ class Dashboard:
             hint = f"NO ANSWER for {since:.0f} s: {self._problem}   {hint}"
         found = self._found
         room = max(height - _OTHER_LINES, 3)
-        return drawn(found, self._title, hint, SORT_KEYS[self._sort], found.now + int(since * 1000), room)
+        return draw(found, self._title, hint, self._sort, found.now + int(since * 1000), room)
 
 
 @contextmanager

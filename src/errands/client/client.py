@@ -171,7 +171,7 @@ class A2AClient:
         )
         authorization = authorize(card, self._side_http or http, self._origins, self._credentials)
         addresses: list[str] = []
-        if self._is_stranger(choice):
+        if self._must_be_public(choice):
             guard = Outbound()
             if choice.dialect == "grpc":
                 addresses = await discovery.check_grpc(choice, guard)
@@ -209,11 +209,11 @@ class A2AClient:
             foreign_origin=choice.foreign_origin(self._origins),
         )
 
-    def _is_stranger(self, choice: discovery.Choice) -> bool:
-        """Return whether an interface is where only a card from a public address says, and must be public, too.
+    def _must_be_public(self, choice: discovery.Choice) -> bool:
+        """Return whether an interface must have a public address: only a card from a public address names it.
 
-        A client of the user's own decides for itself where it connects, and so does a proxy. What came through a proxy
-        came from outside.
+        An `httpx` client that the user passes decides for itself where it connects, and so does a proxy. A card that
+        came through a proxy came from a public address.
         """
         has_proxy = discovery.has_proxy(choice.origin, is_grpc=choice.dialect == "grpc")
         if not self._own_http or self._source is None or has_proxy:

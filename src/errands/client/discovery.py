@@ -311,7 +311,7 @@ class CardNamedTransport(httpx.AsyncBaseTransport):
     """Connects to interfaces that only a card from a public address names: they must be public, too."""
 
     def __init__(self, guard: Outbound) -> None:
-        # As many, and for as long, as the client has for other interfaces.
+        # The same limits as those of the connections to other interfaces.
         self._transport = guard.transport(max_connections=MAX_CONNECTIONS, keep_idle=KEEP_IDLE)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

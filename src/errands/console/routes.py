@@ -1,4 +1,4 @@
-"""What the console answers to GET: the page that is the same at every address, and the files that it loads.
+"""The answers of the console to GET: one page for every address, and the files that it loads.
 
 The page and its files are static. All that they show is fetched by scripts, from the operations of A2A and from the
 operator API, as the caller who has signed in. Addresses are relative, so the console works wherever it is mounted.
@@ -80,7 +80,7 @@ _PAGE = """\
 </head>
 <body>
 <div id="app"><p class="boot">Loading the console …</p></div>
-<noscript><p class="boot">The console needs JavaScript. The command line needs none: errands --help</p></noscript>
+<noscript><p class="boot">The console needs JavaScript. The command line does not: errands --help</p></noscript>
 </body>
 </html>
 """
@@ -96,7 +96,7 @@ class ConsoleAnswer(NamedTuple):
 
 
 class StaticFile(NamedTuple):
-    """A file as it is sent: as it is, and compressed once."""
+    """A file of the console, in plain and in compressed form."""
 
     content: bytes
     compressed: bytes

@@ -54,7 +54,7 @@ class LargeReadError(ErrandsError):
         self.size = size
 
 
-#: Seconds.
+#: Seconds; a longer age means for ever.
 _LONGEST_AGE = 1e12
 
 
@@ -102,7 +102,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 def _kept_since(age: float | None, now: int) -> int | None:
     """Return the time since which things of at most this age have changed; None keeps them for ever.
 
-    So do more than 30,000 years, which no store can count.
+    An age of more than 30,000 years, which no store can count, does the same.
     """
     return None if age is None or age > _LONGEST_AGE else now - int(age * 1000)
 
@@ -120,7 +120,7 @@ class Storage(ABC):
 
         Atomic: the events, the snapshot, the head, the queue entry and the outbox are written together or not at all.
         Durable first, visible second: when this returns the change is durable, and only then do subscribers see its
-        events. Concurrent commits may share one transaction; each is accepted or refused for itself. Commits to one
+        events. Concurrent commits may share one transaction; each is accepted or refused on its own. Commits to one
         task take effect in the order in which they were called.
 
         The events get the versions after the current one, without a gap, and the time of the change. A change without
@@ -150,7 +150,7 @@ class Storage(ABC):
         return await self.load(task_id, scope)
 
     async def load_head(self, task_id: str, scope: log.Scope | None) -> log.StoredTask:
-        """Return the task as its head alone tells it: with its state, and without messages and artifacts.
+        """Return the task with its state alone, which its head has: without messages and artifacts.
 
         The cost does not depend on the size of the task, except in an engine that does not define this.
         Raises `TaskNotFoundError`.
@@ -479,7 +479,7 @@ class Engine(Storage, Broker, EventBus, Outbox, AccessLog, Processes):
     durable: bool = True
     #: Whether several processes can use the same store at the same time.
     shared: bool = True
-    #: Where durable changes are counted, if they are. Set it before the engine is opened.
+    #: Counts durable changes, if metrics are on. Set it before the engine is opened.
     counts: CommitCounts | None = None
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:

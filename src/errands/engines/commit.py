@@ -44,11 +44,11 @@ class CommitJob(msgspec.Struct):
     key: object = None
     #: When it was submitted, on the event loop's clock.
     at: float = 0.0
-    #: Whether it must be a batch by itself.
+    #: Whether it must be a batch of its own.
     alone: bool = False
 
 
-#: A job and what came of it: `Judged` for a change, another result, or the error.
+#: A job and its result: `Judged` for a change, another value, or the error.
 Outcome = tuple[CommitJob, Any]
 
 
@@ -67,7 +67,7 @@ class CommitQueue:
 
     A batch that has enough takes no more jobs, so that its first one does not wait for ever, and stores limit how much
     they take at once. When a batch fails because of one of its jobs, `retry_alone` puts them back one by one, so that
-    each succeeds or fails for itself.
+    each succeeds or fails on its own.
     """
 
     def __init__(self, max_jobs: int, max_bytes: int) -> None:
@@ -120,7 +120,7 @@ class CommitQueue:
         self.release(jobs)
 
     def retry_alone(self, jobs: Sequence[CommitJob]) -> bool:
-        """Put the jobs of a failed batch back, each to be tried by itself; false when there is only one."""
+        """Put the jobs of a failed batch back, each to be tried on its own; false when there is only one."""
         if len(jobs) < 2:
             return False
         for job in jobs:
@@ -194,7 +194,7 @@ class CommitBatch:
         self.contexts: dict[tuple[log.Scope, str], tuple[bytes, int]] = {}
 
     def judge(self, changes: Iterable[log.Change]) -> list[Judged | errors.ErrandsError]:
-        """Return what came of each change; those that are accepted are added to `accepted`."""
+        """Return the result of each change; those that are accepted are added to `accepted`."""
         outcomes: list[Judged | errors.ErrandsError] = []
         for change in changes:
             try:
@@ -230,7 +230,7 @@ class CommitBatch:
         return judged
 
 
-# Counting: metrics are made of it
+# Counts, for metrics
 
 #: Upper bounds of the changes of one batch, and of seconds of work inside a process or a store.
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -238,7 +238,7 @@ COMMIT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 
 
 class Histogram:
-    """How often values fell below each of some bounds, and their sum."""
+    """Counts values by the bounds between which they are, and adds them up."""
 
     __slots__ = ("bounds", "counts", "sum")
 

@@ -208,7 +208,7 @@ class Task(A2AObject):
 
     #: Made by the server.
     id: str
-    #: How it stands.
+    #: Its current status.
     status: TaskStatus
     #: The conversation that it belongs to.
     context_id: str | None = None

@@ -85,7 +85,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A task as another store had it, whose log keeps its versions, times and leases."""
+    """A task from another store. Its log keeps its versions, times and leases."""
 
     head: Head
     #: The events that are kept. Of those up to `trimmed` only records are.
@@ -166,7 +166,7 @@ class OutboxBacklog(NamedTuple):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What came of an entry that was leased."""
+    """The result of a delivery that was leased."""
 
     task_id: str
     config_id: str
@@ -387,7 +387,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     #: The sender and the address it used, for the audit trail.
     caller: str = ""
     address: str = ""
-    #: Where in a trace the message was accepted: its turn goes on there, in whichever process.
+    #: The place in a trace where the message was accepted. Its turn continues the trace, in any process.
     trace: TraceContext | None = None
 
     @property
@@ -430,7 +430,7 @@ SILENT_AFTER = 30.0
 
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process is that shares the store. It reports every few seconds, and its newest report counts."""
+    """The state of a process that shares the store. It reports every few seconds; only its newest report is kept."""
 
     #: The name under which it holds leases: host name, process id and a random number.
     id: str

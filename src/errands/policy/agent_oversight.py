@@ -67,9 +67,9 @@ class AgentOversight:
         return Expired(core.TaskState.FAILED, message, (records.encode(decided), records.encode(ended)))
 
     def listed_steps(self) -> list[tuple[str, Steps]]:
-        """Return all steps with what they are around: "" for the input and the answer, "*" for the other calls.
+        """Return all steps with the capability that they guard, for people who read what is enforced.
 
-        They are for people who read what is enforced.
+        It is "" for steps on the input and the answer, and "*" for steps on all other calls.
         """
         rules = self.rules
         around = [(name, steps) for name, phases in rules.policy.capabilities.items() for steps in phases.values()]

@@ -170,7 +170,7 @@ class Run:
 
 
 def _count(figures: Figures, record: AnyRecord) -> None:
-    """Count the calls of models, tools and other agents, whatever kind of agent made them."""
+    """Count the calls of models, tools and other agents, for every kind of agent."""
     match record:
         case records.ModelCalled():
             figures.used_model(record.model, record.prompt, record.completion)

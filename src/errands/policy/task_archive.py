@@ -280,7 +280,7 @@ def _read_line(number: int, text: bytes) -> AnyLine:
 
 
 def _check(archived: AnyLine, lines: list[bytes], number: int) -> ArchivedTask:
-    """Return the task that a line and the lines of its events are about."""
+    """Check the line of a task and the lines of its events, and return the task."""
     if not isinstance(archived, ArchivedHead):
         raise ArchiveError(number, "a line about a task was expected")
     if _digest(lines) != archived.sha256:

@@ -74,7 +74,7 @@ class TimelineSpan(msgspec.Struct, kw_only=True, rename="camel"):
     first: int = field(name="from")
     last: int = field(name="to")
     at: int
-    #: When it ended; None while it is going on.
+    #: When it ended; None while it lasts.
     until: int | None
     title: str
     detail: dict[str, Any] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Attempt(msgspec.Struct, kw_only=True, rename="camel"):
 class Timeline(msgspec.Struct, kw_only=True, rename="camel"):
     """The spans of a log, or of a part of it, in the order of their first events."""
 
-    #: The version up to which it goes.
+    #: The version of the last event that was read.
     version: int
     #: Whether events before or between those that were read are no longer kept.
     gap: bool
@@ -141,7 +141,7 @@ V = TypeVar("V")
 
 
 class TimelineFold:
-    """A timeline that is being made. `take` the events in their order, then ask for the `timeline`."""
+    """Builds a timeline: `take` the events in their order, then ask for the `timeline`."""
 
     def __init__(self, *, contents: bool = True) -> None:
         self._contents = contents
@@ -217,7 +217,7 @@ class TimelineFold:
         if event.kind == "record":
             self._record(event, records.decode(event.data))
         elif event.kind == "artifact":
-            self._artifact(event, _decode_artifact(event.data))
+            self._artifact(event, _decode_artifact(event.data).artifact_update)
         elif event.kind == "request":
             self._request(event, _decode_options(event.data))
         elif event.kind == "cancel":
@@ -522,7 +522,7 @@ class TimelineFold:
     # Spans
 
     def _contents_of(self, **contents: Any) -> dict[str, Any]:
-        """Return contents as they are shown; nothing if the reader may not see them."""
+        """Return contents as they are shown, or nothing if the reader may not see them."""
         return {name: shown(value) for name, value in contents.items()} if self._contents else {}
 
     def _add(
@@ -570,12 +570,17 @@ class TimelineFold:
         return f"{event.version}-{lane}" if number == 1 else f"{event.version}-{lane}-{number}"
 
     def _fold_oldest(self, keep: int) -> None:
-        """Fold spans until there are no more than `keep`: problems, attempts and what is still open come last."""
+        """Fold spans until there are no more than `keep`: problems, attempts and open ones are folded last."""
         surplus = len(self._spans) - keep
         if surplus <= 0:
             return
-        by_weight = sorted(range(len(self._spans)), key=lambda index: (_weight(self._spans[index]), index))
-        chosen = set(by_weight[:surplus])
+
+        def weight(index: int) -> tuple[int, int]:
+            span = self._spans[index]
+            is_main = span.lane in ("attempt", "state", "message", "people")
+            return (span.until is None) + 2 * is_main + 4 * span.problem, index
+
+        chosen = set(sorted(range(len(self._spans)), key=weight)[:surplus])
         for index in sorted(chosen):
             self._merge(self._spans[index])
         self._spans = [span for index, span in enumerate(self._spans) if index not in chosen]
@@ -624,18 +629,14 @@ class _ArtifactEvent(msgspec.Struct, rename="camel", gc=False):
     artifact_update: _ArtifactUpdate
 
 
-_read_artifact = msgspec.json.Decoder(_ArtifactEvent).decode
+_decode_artifact = msgspec.json.Decoder(_ArtifactEvent).decode
 _decode_event = msgspec.json.Decoder(StreamResponse).decode
 _decode_options = msgspec.json.Decoder(RequestOptions).decode
 _decode_cancel = msgspec.json.Decoder(CancelRequest).decode
 
 
-def _decode_artifact(data: bytes) -> _ArtifactUpdate:
-    return _read_artifact(data).artifact_update
-
-
 def shown(value: Any, most: int = SHOWN) -> Any:
-    """Return a JSON value as a person is shown it: a long one is cut, and becomes a text."""
+    """Return a JSON value for display. A long one is cut, and becomes a text."""
     if isinstance(value, str):
         return value if len(value) <= most else f"{value[:most]}…"
     if value is None or isinstance(value, bool | int | float):
@@ -661,7 +662,7 @@ def _words(text: str) -> str:
 
 
 def _moment(text: str, otherwise: int | None) -> int | None:
-    """Return the time that a record has, `otherwise` if it has none that can be read."""
+    """Return the time in a record, or `otherwise` if it has none or an invalid one."""
     try:
         return from_iso(text) if text else otherwise
     except (ValueError, OverflowError):
@@ -669,18 +670,13 @@ def _moment(text: str, otherwise: int | None) -> int | None:
 
 
 def _verdict(outcome: str) -> tuple[Outcome, bool]:
-    """Return how the outcome of a decision looks, and whether it is a problem."""
+    """Return the outcome of a decision's span, and whether it is a problem."""
     word, _, on_fail = outcome.partition(": ")
     if word == "passed":
         return "ok", False
     if word == "error":
         return "failed", True
     return ("info", False) if on_fail == "continue" else ("refused", True)
-
-
-def _weight(span: TimelineSpan) -> int:
-    """Return how much it matters that a span is shown by itself."""
-    return (span.until is None) + 2 * (span.lane in ("attempt", "state", "message", "people")) + 4 * span.problem
 
 
 def _remember(known: dict[K, V], key: K, value: V) -> None:

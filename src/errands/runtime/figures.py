@@ -1,8 +1,8 @@
 """`METRICS`, the table of everything that is measured, and `Figures`, the counts of one process.
 
 Prometheus, the reports of processes, the documentation, the dashboard and the alert rules loop over the table or are
-tested against it. A part that counts has the `Figures`, or None, which costs nothing. What another part keeps in any
-case, such as the running turns, is not counted but read when samples are taken.
+tested against it. A part that counts has the `Figures`, or None while metrics are off. Values that a part keeps anyway,
+such as the number of running turns, are read when samples are taken.
 
 No label takes its values from a request: operations, states, outcomes and causes are fixed, agents and models are those
 of the program, and of models that providers name there are at most `MOST_MODELS`.
@@ -118,7 +118,7 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RequestSeconds(dict[tuple[str, str], Histogram]):
-    """Histograms that are made when they are first asked for: one call less for each request."""
+    """Histograms by operation and binding, made on first use: one call less for each request than `setdefault`."""
 
     def __missing__(self, key: tuple[str, str]) -> Histogram:
         histogram = self[key] = Histogram(SECONDS_BOUNDS)
@@ -155,7 +155,7 @@ class Figures:
         self._refused[key] = self._refused.get(key, 0) + 1
 
     def turns(self, agent: str) -> Histogram:
-        """Return where the seconds of an agent's turns are counted."""
+        """Return the histogram for the seconds of an agent's turns."""
         return self._turns.setdefault(agent, Histogram(SECONDS_BOUNDS))
 
     def attempted_delivery(self, outcome: Literal["delivered", "failed", "dead"]) -> None:
@@ -181,7 +181,7 @@ class Figures:
         self._info = labels
 
     def read_from(self, name: str, read: Callable[[], float | None]) -> None:
-        """Have `read` called for the value of a gauge or counter when samples are taken; None leaves it out."""
+        """Register `read`, which returns the value of a gauge or counter when samples are taken; None leaves it out."""
         self._readings[name] = read
 
     def samples(self) -> list[Sample]:
@@ -191,9 +191,9 @@ class Figures:
     def _samples(self) -> Iterator[Sample]:
         if self._info:
             yield Sample("errands_info", self._info, 1)
-        yield from self._of_requests()
+        yield from self._request_samples()
         for agent, turns in self._turns.items():
-            yield _of_histogram("errands_turn_seconds", turns, agent=agent)
+            yield _histogram_sample("errands_turn_seconds", turns, agent=agent)
         yield Sample("errands_leases_lost_total", value=self.leases_lost)
         if (commits := self._commits) is not None:
             for state, count in commits.states.items():
@@ -201,8 +201,8 @@ class Figures:
             for cause, count in commits.attempts.items():
                 yield Sample("errands_attempts_total", {"cause": cause}, count)
             if commits.seconds.sum:
-                yield _of_histogram("errands_commit_changes", commits.changes)
-                yield _of_histogram("errands_commit_seconds", commits.seconds)
+                yield _histogram_sample("errands_commit_changes", commits.changes)
+                yield _histogram_sample("errands_commit_seconds", commits.seconds)
         for outcome, count in self._deliveries.items():
             yield Sample("errands_deliveries_total", {"outcome": outcome}, count)
         for model, tokens in self._tokens.items():
@@ -220,7 +220,7 @@ class Figures:
         if (resident := resident_bytes()) is not None:
             yield Sample("errands_resident_bytes", value=resident)
 
-    def _of_requests(self) -> Iterator[Sample]:
+    def _request_samples(self) -> Iterator[Sample]:
         by_operation: dict[str, Histogram] = {}
         for (operation, binding), histogram in self.answered.items():
             labels = {"operation": operation, "binding": binding, "outcome": "ok"}
@@ -232,13 +232,13 @@ class Figures:
             labels = {"operation": operation, "binding": binding, "outcome": reason}
             yield Sample("errands_requests_total", labels, count)
         for operation, whole in by_operation.items():
-            yield _of_histogram("errands_request_seconds", whole, operation=operation)
+            yield _histogram_sample("errands_request_seconds", whole, operation=operation)
 
 
 _ORDER = {name: number for number, name in enumerate(METRICS)}
 
 
-def _of_histogram(name: str, histogram: Histogram, **labels: str) -> Sample:
+def _histogram_sample(name: str, histogram: Histogram, **labels: str) -> Sample:
     total, buckets = 0, []
     for count in histogram.counts:
         total += count
@@ -247,7 +247,7 @@ def _of_histogram(name: str, histogram: Histogram, **labels: str) -> Sample:
 
 
 def resident_bytes() -> int | None:
-    """Return the memory of this process, None where the system does not say it."""
+    """Return the memory of this process, None where the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             pages = int(file.read().split()[1])

@@ -44,7 +44,7 @@ class Handler:
         self.agent = agent
         self.journal = journal
         self._blobs = journal.blobs
-        #: Where the seconds of turns are counted, if they are.
+        #: The seconds of turns; None if metrics are off.
         self.seconds = None if journal.figures is None else journal.figures.turns(agent)
         self.oversight = oversight
         #: See `Worker.chooses_reply`.
@@ -70,7 +70,7 @@ class Handler:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def trace(self, tracer: tracing.Tracer, turn: Turn, since: int) -> bool:
-        """Do what `run` does, in a span; `since` is when the task came into the state in which it was taken up.
+        """Run a turn in a span. `since` is when the task entered the state in which the turn found it.
 
         A turn is one span, whichever processes work on it: the one that ends the turn records it. What a process did
         before it died belongs to the same span.

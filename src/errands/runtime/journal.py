@@ -68,9 +68,9 @@ def unwritable(error: UnicodeEncodeError) -> ValueError:
 
 
 class Journal:
-    """Commits the changes of the runtime, and has hooks read them. `blobs` is where large files go.
+    """Commits the changes of the runtime, and shows them to hooks. `blobs` stores large files.
 
-    `figures` is where turns and their calls are counted, if they are.
+    `figures` counts turns and their calls, if metrics are on.
     """
 
     def __init__(

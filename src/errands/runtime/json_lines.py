@@ -1,6 +1,6 @@
-"""Log lines as JSON: one object on each line, with the task, the trace and the reference that it is about.
+"""Log lines as JSON: one object on each line, with the ids of its task and its trace, and its correlation id.
 
-The context variable is set where the runtime works for one task, so lines that a handler logs have the task, too.
+The runtime sets `current_task` while it works for one task, so lines that a handler logs have the id, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from errands import tracing
 from errands.clock import to_iso
 from errands.model.base import encode
 
-#: The id of the task that is worked on.
+#: The id of the task that this code works for.
 current_task: ContextVar[str] = ContextVar("errands_task", default="")
 
 
@@ -29,14 +29,16 @@ _LOGGERS = ("", "errands", "uvicorn", "uvicorn.access")
 
 
 class JsonLine(logging.Formatter):
-    """Formats a record as `{"time": …, "level": …, "logger": …, "message": …}` and what is known beside it."""
+    """Formats a record as `{"time": …, "level": …, "logger": …, "message": …}` with the `_KNOWN` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
+        # As other formatters set it: filters and handlers may read it.
+        record.message = record.getMessage()
         line = {
             "time": to_iso(int(record.created * 1000)),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": record.message,
         }
         for field, read in _KNOWN.items():
             if value := getattr(record, field, None) or read():
@@ -52,7 +54,7 @@ class JsonLine(logging.Formatter):
 
 
 def write_json_lines() -> None:
-    """Have everything that is logged written as JSON: by the handlers that exist, or else by a new one to stderr."""
+    """Write everything that is logged as JSON: with the handlers that exist, or else with a new one for stderr."""
     if not logging.getLogger().handlers:
         logging.getLogger().addHandler(logging.StreamHandler())
     for name in _LOGGERS:

@@ -1,7 +1,7 @@
-"""`ProcessReporter`: how this process is, every few seconds: kept here for charts, and in the store for the others.
+"""`ProcessReporter` takes samples of this process every few seconds.
 
-It also measures what can only be asked of the store, such as the age of the queue, so that readers of metrics cost the
-store nothing however often they come.
+It keeps them for charts, and stores the newest for the other processes. It also measures what only the store knows,
+such as the age of the queue, so that reading metrics costs the store nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import NamedTuple, Self
 
@@ -118,15 +118,16 @@ class ProcessReporter:
         )
 
     def exposed(self) -> list[ProcessSamples]:
-        """Return the samples of this process, and the last ones of those that share its ports: a reader of metrics
-        cannot choose whom it asks.
+        """Return the samples of this process, and the last ones of those that share its ports.
+
+        A reader of metrics cannot choose which of them answers.
         """
         own = self._figures.samples()
         if not self._group:
             return [ProcessSamples({}, own)]
         since = silent_since(self._engine.clock())
         others = [samples for at, samples in self._others if at > since]
-        return [ProcessSamples({"process": _number_of(self._id)}, own), *others]
+        return [ProcessSamples({"process": _pid_of(self._id)}, own), *others]
 
     def history(self, *, since: int = 0, step: int | None = None) -> list[Moment]:
         """Return the samples of the last quarter of an hour, the oldest first.
@@ -150,7 +151,7 @@ class ProcessReporter:
             await asyncio.sleep(self._every)
 
     async def _report(self) -> None:
-        # What the store does not answer is unknown, and not as it was before.
+        # A value that the store does not return is unknown: the last one is not shown again.
         measured: dict[str, float | None] = {"errands_loop_lag_seconds": self._loop_lag()}
         try:
             age = await self._engine.queue_age(list(self._agents))
@@ -165,16 +166,14 @@ class ProcessReporter:
             self._kept.append((report.at, zlib.compress(report.figures, 1)))
         await self._engine.report(report)
         if self._group:
-            self._others = [other async for other in self._look_around()]
-
-    async def _look_around(self) -> AsyncIterator[tuple[int, ProcessSamples]]:
-        """Iterate over the others of the group: when each reported, and what."""
-        for other in await self._engine.processes():
-            if other.group == self._group and other.id != self._id:
-                with suppress(msgspec.DecodeError):
-                    yield other.at, ProcessSamples({"process": _number_of(other.id)}, samples_of(other))
+            others: list[tuple[int, ProcessSamples]] = []
+            for other in await self._engine.processes():
+                if other.group == self._group and other.id != self._id:
+                    with suppress(msgspec.DecodeError):
+                        others.append((other.at, ProcessSamples({"process": _pid_of(other.id)}, samples_of(other))))
+            self._others = others
 
 
-def _number_of(process_id: str) -> str:
-    """Return the number that the system gives a process; see `Leases.worker_id`."""
+def _pid_of(process_id: str) -> str:
+    """Return the process id of the operating system that is part of ours; see `Leases.worker_id`."""
     return process_id.rpartition(":")[0].rpartition(":")[2]

@@ -18,7 +18,7 @@ import logging
 import random
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -29,22 +29,24 @@ from errands import tracing
 from errands.engines.base import Engine
 from errands.errors import ErrandsError, InvalidParamsError, TaskNotFoundError
 from errands.model import core, requests
-from errands.model.log import STREAMED_KINDS, Delivery, OutboxEntry, PushConfig
+from errands.model.base import UNREADABLE
+from errands.model.log import STREAMED_KINDS, Delivery, Event, OutboxEntry, PushConfig, RequestOptions, Scope
 from errands.operations import OPERATIONS
 from errands.outbound import Outbound, OutboundError, resolver
 from errands.runtime.blobs import blob_prefix, with_addresses
-from errands.runtime.event_traces import EventTraces
 from errands.runtime.figures import Figures
 from errands.runtime.json_lines import current_task
 from errands.runtime.settings import ENV_PREFIX, Settings
 from errands.runtime.streams import snapshot
 from errands.runtime.webhooks import DeliveryError, JWTSigner, PushNotification, WebhookClient
+from errands.tracing import TraceContext
 from errands.wire import v0_3
 from errands.wire.v0_3_card import VERSION as V0_3
 
 logger = logging.getLogger(__name__)
 
 _decode = msgspec.json.Decoder(core.StreamResponse).decode
+_decode_options = msgspec.json.Decoder(RequestOptions).decode
 
 #: Characters of the parts of a config.
 MAX_ID, MAX_URL, MAX_SECRET = 200, 2000, 4000
@@ -57,6 +59,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 900.0
 BREAK_AFTER, FIRST_BREAK, LONGEST_BREAK = 5, 5.0, 300.0
 #: Seconds after which an answer is late: then its host is treated like one that failed, until it answers sooner.
 LATE = 1.0
+#: Tasks whose traces are remembered.
+MAX_TRACED = 10_000
 #: Hosts that are remembered because they failed or were late, and because they answered in time.
 MAX_CIRCUITS = 10_000
 
@@ -417,3 +421,47 @@ class PushSender:
             return 1
 
         return room
+
+
+class EventTraces:
+    """Finds the trace of each event, which is that of the message its turn handles. Remembers how far it has read."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        #: By task: the version up to which its log was read, and the trace there.
+        self._known: OrderedDict[str, tuple[int, TraceContext | None]] = OrderedDict()
+
+    async def traces_of(self, task_id: str, scope: Scope, events: Sequence[Event]) -> dict[int, TraceContext]:
+        """Return the traces of events that were read from the log, by version. Raise `TaskNotFoundError`."""
+        if not events:
+            return {}
+        version, trace = self._known.get(task_id, (0, None))
+        if version >= events[0].version:
+            version, trace = 0, None  # another webhook of the task is further
+        while version < events[0].version - 1:
+            before = (await self._engine.read(task_id, scope, version)).events
+            before = [event for event in before if event.version < events[0].version]
+            if not before:
+                break
+            version, trace = before[-1].version, next(filter(None, map(_trace_in, reversed(before))), trace)
+        # The message that creates a task comes right after the event that shows the task.
+        first = trace or next(filter(None, map(_trace_in, events)), None)
+        found: dict[int, TraceContext] = {}
+        for event in events:
+            trace = _trace_in(event) or trace
+            if (belongs := trace or first) is not None:
+                found[event.version] = belongs
+        self._known[task_id] = events[-1].version, trace
+        self._known.move_to_end(task_id)
+        if len(self._known) > MAX_TRACED:
+            self._known.popitem(last=False)
+        return found
+
+
+def _trace_in(event: Event) -> TraceContext | None:
+    if event.kind != "request":
+        return None
+    try:
+        return _decode_options(event.data).trace
+    except UNREADABLE:
+        return None

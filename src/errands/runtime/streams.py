@@ -1,4 +1,4 @@
-"""What clients are shown of a task as it goes on: batches of events until the task has settled or ended."""
+"""The streams that show clients a running task: batches of events until the task has settled or ended."""
 
 from __future__ import annotations
 

@@ -432,7 +432,7 @@ class Submitter:
             raise
 
     def _push_of(self, request: SendMessageRequest, call: CallContext, task_id: str) -> log.PushConfig | None:
-        """Return the webhook that the sender wants to be told about the task."""
+        """Return the webhook that the sender registers for the task."""
         configuration = request.configuration
         if configuration is None or (config := configuration.task_push_notification_config) is None:
             return None

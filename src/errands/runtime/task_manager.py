@@ -208,7 +208,7 @@ class TaskManager:
     async def create_push_config(
         self, request: requests.TaskPushNotificationConfig, call: CallContext
     ) -> requests.TaskPushNotificationConfig:
-        """Have a webhook told about the task from now on; one with the same id is replaced.
+        """Register a webhook for the task. One with the same id is replaced.
 
         Raise `TaskNotFoundError`, `TooManyPushConfigsError`, and `InvalidParamsError` for a webhook that may not be
         called.
@@ -222,7 +222,7 @@ class TaskManager:
     async def get_push_config(
         self, request: requests.GetTaskPushNotificationConfigRequest, call: CallContext
     ) -> requests.TaskPushNotificationConfig:
-        """Return one config of the task. Raise `TaskNotFoundError` if there is none of this id."""
+        """Return one config of the task. Raise `TaskNotFoundError` for an unknown id."""
         for config in await self._engine.push_configs(request.task_id, call.scope):
             if config.id == request.id:
                 return shown_config(config, request.task_id)
@@ -243,7 +243,7 @@ class TaskManager:
     async def delete_push_config(
         self, request: requests.DeleteTaskPushNotificationConfigRequest, call: CallContext
     ) -> requests.Empty:
-        """Tell the webhook nothing more. Deleting it twice succeeds. Raise `TaskNotFoundError`."""
+        """Delete the webhook. Deleting it twice succeeds. Raise `TaskNotFoundError`."""
         await self._change_configs(request.task_id, call, drop_push=request.id)
         return requests.Empty()
 

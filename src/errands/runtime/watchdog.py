@@ -112,7 +112,7 @@ class Watchdog:
         self._next = self._loop.call_later(self._tick, self._live)
 
     def take_lag(self) -> float:
-        """Return the seconds for which the loop was held at a time at most, since the last call."""
+        """Return the longest time in seconds for which the loop was held since the last call."""
         lag, self._lag = self._lag, 0.0
         return lag
 

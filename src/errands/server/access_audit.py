@@ -84,7 +84,7 @@ class AccessAudit:
             await self._admitted("read", operation.name, task_of(request), call, exchange, detail)
 
     def _notes_looks(self, call: CallContext) -> bool:
-        """Return whether it is noted what this caller looks at."""
+        """Return whether reads of this caller are noted."""
         return call.acting is not None or self._settings.audit_reads
 
     async def _has(self, task_id: str, scope: Scope) -> bool:

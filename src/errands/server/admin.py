@@ -3,7 +3,7 @@
 A caller is identified as for an operation of the protocol, and access rules apply unchanged: reading tasks counts as
 `ListTasks` and `GetTask`, canceling as `CancelTask`, sending a task again and answering a review as `SendMessage`. An
 operator is a caller whom an access rule lets use tasks of others, or everyone where callers are not asked who they are.
-Others see their own tasks, and of these what A2A shows, and when what happened, but not how the agent works inside.
+Other callers see only their own tasks: what A2A shows of them and when things happened, not how the agent works inside.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from errands.policy.reviews import (
     verdict_message,
 )
 from errands.policy.run import stored_records
-from errands.policy.timeline import Timeline, TimelineFold
+from errands.policy.timeline import TimelineFold
 from errands.runtime.call import CallContext
 from errands.runtime.figures import METRICS
 from errands.runtime.inner import InnerAgents
@@ -85,9 +85,9 @@ DELETE_PUSH = OPERATIONS["DeleteTaskPushNotificationConfig"]
 
 #: Items of a list that has no cursor.
 MOST_LISTED = 1000
-#: Entries of the outbox that are looked at for one answer.
+#: Entries of the outbox that are read for one answer.
 MOST_ENTRIES = 20_000
-#: Events of a log that one timeline is made of, the newest ones.
+#: The newest events of a log, of which one timeline is made.
 MOST_EVENTS = 100_000
 #: Milliseconds between the samples of a process that are shown without `since`.
 STEP = 15_000
@@ -95,15 +95,15 @@ STEP = 15_000
 LEFT_OUT = b"errands-left-out"
 #: Bytes of the largest body.
 MAX_BODY = 64 * 1024
-#: Events of the longest log whose records are read to find out which rule asks for a review.
+#: Events of the longest log that is read for the name of the rule that asks for a review.
 MOST_RECORDS = 1000
-#: Reviews for which that is found out.
+#: Reviews of one answer for which that is done.
 MOST_EXPLAINED = 50
 _NO_STORE: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 
 class Endpoint(NamedTuple):
-    """One path of the operator API. `{name}` is a parameter, and `page` the method of `AdminApi` that serves it."""
+    """One path of the operator API. `{name}` is a parameter; `page` names the method of `AdminApi` that serves it."""
 
     method: Literal["GET", "POST"]
     path: str
@@ -112,7 +112,7 @@ class Endpoint(NamedTuple):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The HTTP methods that it takes."""
+        """The HTTP methods that the path accepts."""
         return ("GET", "HEAD") if self.method == "GET" and not self.streams else (self.method,)
 
     @property
@@ -167,7 +167,7 @@ class AdminRequest(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """Which tasks a caller may see."""
+    """The caller of a request, and which tasks it may see."""
 
     call: CallContext
     reach: log.Reach
@@ -175,13 +175,13 @@ class Sight(NamedTuple):
     is_operator: bool
 
     def reaches(self, scope: log.Scope) -> bool:
-        """Return whether the tasks of a scope are among them."""
+        """Return whether the caller may see the tasks of a scope."""
         own = self.call.scope._replace(agent=scope.agent)
         return scope.agent in self.agents and log.is_reached(scope, own, self.reach)
 
 
 class VisibleTask(NamedTuple):
-    """A task that a caller may see, and whether all of it."""
+    """A task that a caller may see. Only operators see all of it."""
 
     stored: log.StoredTask
     call: CallContext
@@ -198,7 +198,7 @@ class ReviewAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdminAnswer(NamedTuple):
-    """What a page answers, as JSON, and how much it leaves out."""
+    """The answer of an endpoint: a value that is sent as JSON, and how many items it leaves out."""
 
     value: Any
     left_out: int = 0
@@ -223,7 +223,7 @@ class AdminApi:
         self._inner_agents = inner
         self._inner = tuple(inner.workers)
         self._addresses = None if server.blobs is None else BlobAddresses(server.blobs, server.settings)
-        #: Long logs are read one at a time.
+        #: Logs may be long, so only two timelines are made at a time.
         self._timelines = asyncio.Semaphore(2)
         self._pages: list[tuple[Endpoint, re.Pattern[str], Page]] = [
             (endpoint, endpoint.pattern, getattr(self, endpoint.page)) for endpoint in ENDPOINTS
@@ -256,14 +256,14 @@ class AdminApi:
                 headers = (*_NO_STORE, (LEFT_OUT, b"%d" % answer.left_out))
             await exchange.respond(200, encode(answer.value), JSON_TYPE, headers)
 
-    # Who asks
+    # Identifying the caller
 
     async def _identify(
         self, asked: AdminRequest, operation: Operation, request: Any, *, widest: bool = False, shows_tasks: bool = True
     ) -> CallContext:
         """Return the call behind a request that is judged like an operation. Raises only `A2AError`.
 
-        Looks at tasks of others are noted in the audit trail.
+        Reading tasks of other owners is noted in the audit trail.
         """
         exchange = asked.exchange
         try:
@@ -271,8 +271,8 @@ class AdminApi:
                 operation, request, exchange, widest=widest, inner=self._inner
             )
             if not call.caller:
-                # Middleware may let callers without a name pass. They operate like callers that are not asked at all,
-                # but do not see the tasks of those with a name.
+                # Middleware may admit callers without a name. They are operators, as without authentication, but do
+                # not see the tasks of callers with a name.
                 self._server.console.check_nameless(exchange)
                 call.is_operator = True
                 if self._server.console.is_open:
@@ -290,7 +290,7 @@ class AdminApi:
             await self._audit.deny(operation.name, request, asked.exchange, error)
 
     async def _survey(self, asked: AdminRequest, operation: Operation = LIST, *, shows_tasks: bool = True) -> Sight:
-        """Return which tasks the caller may see; whether the answer shows some is for the audit trail."""
+        """Return which tasks the caller may see. An answer that `shows_tasks` is noted in the audit trail."""
         tenant = asked.tenant
         request: Any = ListTasksRequest(tenant=tenant)
         if operation is LIST_PUSHES:
@@ -299,7 +299,7 @@ class AdminApi:
         return Sight(call, call.reach, self._agents(call), call.is_operator)
 
     def _agents(self, call: CallContext) -> tuple[str, ...]:
-        """Return the agents whose tasks a caller may see: those inside are for operators."""
+        """Return the agents whose tasks a caller may see. Only operators see those of inner agents."""
         return (self._agent, *self._inner) if call.is_operator else (self._agent,)
 
     async def _find(
@@ -386,28 +386,28 @@ class AdminApi:
 
     async def show_task(self, asked: AdminRequest) -> AdminAnswer:
         seen = await self._find(asked, with_content=True)
-        return AdminAnswer(await self._task_document(seen, asked.exchange))
-
-    async def _task_document(self, seen: VisibleTask, exchange: HttpExchange) -> dict[str, Any]:
-        task, left_out = bounded_task(seen.stored.task)
+        stored = seen.stored
+        task, left_out = bounded_task(stored.task)
         if self._addresses is not None:
-            task = self._addresses.addressed(task, seen.stored.scope, exchange)
-        parent, depth, children = await self._family(seen.stored)
-        return {
-            **msgspec.to_builtins(TableRow.of(seen.stored, is_operator=seen.is_operator, with_artifacts=True)),
-            "task": task,
-            "leftOut": left_out,
-            "maxAttempts": self._server.settings.max_attempts,
-            "parent": parent,
-            "depth": depth,
-            "children": children if seen.is_operator else [],
-            "canRetry": seen.stored.scope.agent == self._agent and bool(seen.stored.task.history),
-        }
+            task = self._addresses.addressed(task, stored.scope, asked.exchange)
+        parent, depth, children = await self._family(stored)
+        return AdminAnswer(
+            {
+                **msgspec.to_builtins(TableRow.of(stored, is_operator=seen.is_operator, with_artifacts=True)),
+                "task": task,
+                "leftOut": left_out,
+                "maxAttempts": self._server.settings.max_attempts,
+                "parent": parent,
+                "depth": depth,
+                "children": children if seen.is_operator else [],
+                "canRetry": stored.scope.agent == self._agent and bool(stored.task.history),
+            }
+        )
 
     async def _family(self, stored: log.StoredTask) -> tuple[str, int, list[str]]:
         """Return the task that delegated to this one, the depth, and the tasks to which this one has delegated.
 
-        Only the beginning of a very long log is looked at.
+        Only the beginning of a very long log is read.
         """
         fold = TimelineFold(contents=False)
         parent, depth = "", 0
@@ -428,12 +428,9 @@ class AdminApi:
         start = whole_number(query, "from", 0, 0, 2**53)
         end = whole_number(query, "to", 2**53, 0, 2**53)
         seen = await self._find(asked)
-        return AdminAnswer(await self._read_timeline(seen, start, end))
-
-    async def _read_timeline(self, seen: VisibleTask, start: int, end: int) -> Timeline:
-        """Return the timeline of the events from one version to another, of very many only that of the newest."""
         stored = seen.stored
         last = min(end, stored.version)
+        # A very long log is read from its newest events on.
         after = max(start - 1, last - MOST_EVENTS, 0)
         left_out = after - max(start - 1, 0)
         fold, gap = TimelineFold(contents=seen.is_operator), False
@@ -452,7 +449,7 @@ class AdminApi:
         timeline = fold.timeline(stored, gap=gap)
         if left_out:
             timeline.left_out["events"] = left_out
-        return timeline
+        return AdminAnswer(timeline)
 
     async def _kept_records(self, stored: log.StoredTask, after: int, before: int) -> list[log.Event]:
         """Return the newest records between two versions: they are kept when other events are gone."""
@@ -516,7 +513,7 @@ class AdminApi:
         if self._server.console.is_open:
             call.scope = stored.scope
         if call.scope != stored.scope:
-            raise errors.PermissionDeniedError("The credentials do not allow to create tasks for the owner of this one")
+            raise errors.PermissionDeniedError("The credentials do not allow creating tasks for the owner of this one")
         request = SendMessageRequest(
             message=msgspec.structs.replace(message, task_id=None),
             configuration=SendMessageConfiguration(return_immediately=True),
@@ -621,7 +618,7 @@ class AdminApi:
         """Return the body of a request. Raises `ParseError`, `InvalidParamsError` and `PayloadTooLargeError`."""
         length = asked.exchange.header(b"content-length")
         if len(length) > 18 or (length.isdigit() and int(length) > MAX_BODY):
-            raise errors.PayloadTooLargeError(f"The body may have {MAX_BODY} bytes")
+            raise errors.PayloadTooLargeError(f"The body may have {MAX_BODY} bytes at most")
         dispatcher = self._server.dispatcher
         if dispatcher.checks_head:
             await dispatcher.check_head(asked.exchange)
@@ -697,10 +694,10 @@ class AdminApi:
             )
         reporter = self._server.reporter
         if reporter is None:
-            raise errors.MethodNotFoundError("Nothing is measured here; ERRANDS_METRICS=true turns it on")
+            raise errors.MethodNotFoundError("Metrics are off; ERRANDS_METRICS=true turns them on")
         current = reporter.current()
         processes = [one for one in await self._engine.processes() if one.agent == self._agent and one.id != current.id]
-        # All of them would be a megabyte.
+        # All samples together would be a megabyte.
         moments = reporter.history(since=since, step=None if since else STEP)
         return AdminAnswer(
             {
@@ -726,8 +723,9 @@ class AdminApi:
         document = server.cards.document(exchange, CardForm.BOTH).body
         report = check_card(document)
         policies = []
-        if sight.is_operator:
-            policies = [policy_document(agent, self._oversight_of(agent)) for agent in sight.agents]
+        for agent in sight.agents if sight.is_operator else ():
+            oversight = server.pool.handlers[agent].oversight
+            policies.append(policy_document(agent, oversight if isinstance(oversight, AgentOversight) else None))
         return AdminAnswer(
             {
                 "card": msgspec.Raw(document),
@@ -741,10 +739,6 @@ class AdminApi:
                 "innerAgents": list(self._inner) if sight.is_operator else [],
             }
         )
-
-    def _oversight_of(self, agent: str) -> AgentOversight | None:
-        oversight = self._server.pool.handlers[agent].oversight
-        return oversight if isinstance(oversight, AgentOversight) else None
 
 
 def _frame(item: StreamItem) -> bytes:

@@ -1,4 +1,4 @@
-"""What the operator API shows of tasks, turns, webhooks, processes and policies, as JSON."""
+"""The JSON objects with which the operator API shows tasks, turns, webhooks, processes and policies."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from errands.policy.steps import Steps
 from errands.runtime.leases import ActiveTask
 from errands.runtime.processes import samples_of
 
-#: Bytes of a task that one answer has.
+#: Bytes of the largest task that is shown whole.
 MOST_TASK = 2 * 2**20
-#: Artifacts without their contents that a task shows, and characters of their names.
+#: Artifacts that such a task names without their contents, and characters of a name.
 MOST_NAMED, MOST_NAME = 100, 200
 
 

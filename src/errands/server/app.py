@@ -361,7 +361,7 @@ class A2AServer:
         if settings.role is not ServerRole.ALL:
             configuration.check_shared(engine, f"a process with the role {settings.role} and the others")
         async with AsyncExitStack() as stack:
-            #: What this process counts, None without `metrics`.
+            #: The counts of this process; None if metrics are off.
             self.figures: Figures | None = None
             if settings.metrics:
                 engine.counts = engine.counts or CommitCounts()
@@ -470,7 +470,7 @@ class A2AServer:
                 agent=name,
                 role=settings.role,
                 agents=pool.handlers,
-                # Those that one supervisor has started.
+                # The processes of one supervisor share their ports.
                 group=f"{socket.gethostname()}:{os.getppid()}" if self._is_shared else "",
                 loop_lag=lambda: None if self._watchdog is None else self._watchdog.take_lag(),
             )

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 #: The header, or the metadata of a gRPC call, in which a caller names the owner for whom it acts.
 OWNER_HEADER = "Errands-Owner"
-#: The owner that stands for all of them, in listings.
+#: In listings, this owner means the tasks of every owner.
 EVERY_OWNER = "*"
 #: The metadata of a message, or of its request, that names a skill.
 SKILL_KEY = "skillId"

@@ -239,7 +239,7 @@ def make_settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Se
 
 
 def load_telemetry() -> Callable[..., AbstractContextManager[None]]:
-    """Return what has errands trace and export its figures. Raises `ConfigurationError` if its package is missing."""
+    """Return the context manager that turns tracing on. Raises `ConfigurationError` if its package is missing."""
     try:
         from errands.telemetry import installed  # noqa: PLC0415 - opentelemetry is an extra
     except ImportError as error:

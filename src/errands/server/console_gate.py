@@ -1,8 +1,8 @@
-"""Whether the console and the operator API are served, and to whom: the setting `console`.
+"""`ConsoleGate` decides whether the console and the operator API are served, and to whom: the setting `console`.
 
-Where callers authenticate, everyone is asked who they are. Without authentication everyone who can reach the server is
-its operator. So it is then served by itself only to this machine, and not behind a proxy, which would make the whole
-world look like this machine; `console=on` says that everyone who can reach the server may operate it.
+With authentication the console is served, and access rules say what each caller may do. Without authentication,
+everyone who can reach the server is its operator. So `console=auto` then serves only this machine, and serves nothing
+behind a proxy, where every client seems to be on this machine. `console=on` serves everyone who can reach the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ADMIN_PREFIX = "/admin/"
 #: The pages of the console: the same page, under both paths and everything below them.
 CONSOLE_PATHS = ("/console", "/chat")
 
-#: Headers by which proxies say whom they call for.
+#: Headers in which proxies name the client for which they call.
 _PROXY_HEADERS = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via")
 
 
@@ -32,7 +32,7 @@ def is_console_path(path: str) -> bool:
 
 
 class ConsoleGate:
-    """Decides whether one server shows its console."""
+    """Decides whether one server serves its console, and to which clients."""
 
     def __init__(self, server: A2AServer) -> None:
         self._server = server
@@ -66,7 +66,7 @@ class ConsoleGate:
         """Raise `MethodNotFoundError` if the console is off."""
         if not self.is_on:
             raise MethodNotFoundError(
-                "The console is off here. It is on by itself where only this machine can reach the server, and where "
+                "The console is off. It is on by default where only this machine can reach the server, and where "
                 "callers authenticate (auth); ERRANDS_CONSOLE=on turns it on for everyone who can reach the server"
             )
 

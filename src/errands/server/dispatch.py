@@ -154,7 +154,7 @@ class Dispatcher:
     async def _trace(
         self, tracer: tracing.Tracer, operation: Operation, request: Any, exchange: IncomingRequest
     ) -> Any:
-        """Do what `dispatch` does, in a span below that of the client. The span of a stream ends with the stream."""
+        """Dispatch a request in a span, whose parent is the client's. The span of a stream ends with the stream."""
         span = tracer.span(
             "request",
             operation.name,
@@ -365,7 +365,7 @@ class Dispatcher:
         return stream
 
     def count_stream(self, stream: EventStream, exchange: IncomingRequest) -> EventStream:
-        """Count a stream that is not that of an operation. Raises `TooManyStreamsError`, and closes it then."""
+        """Count a stream that no operation has opened. If there are too many, close it: `TooManyStreamsError`."""
         if self._streams is not None:
             try:
                 stream.on_close(self._streams.open(self._streamer(exchange)))

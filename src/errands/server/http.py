@@ -153,7 +153,7 @@ class A2AApp:
 
     async def _metrics(self, exchange: HttpExchange) -> None:
         if self._server.metrics_page is None:
-            raise MethodNotFoundError("This server counts nothing (metrics is off)")
+            raise MethodNotFoundError("Metrics are off; ERRANDS_METRICS=true turns them on")
         await self._server.metrics_page.serve(exchange)
 
     async def _health(self, exchange: HttpExchange) -> None:

@@ -22,7 +22,7 @@ from errands.runtime.streams import EventStream, StreamItem
 
 #: Bytes of the largest event whose data is shown.
 MAX_DATA = 512 * 1024
-#: Events that are looked at for one page, whatever its filter.
+#: Events that are read for one page, whatever its filter.
 MOST_READ = 20_000
 #: The kinds of events that owners may read of their own tasks. The others say how the agent works inside.
 OWNER_KINDS: frozenset[EventKind] = frozenset({"task", "status", "artifact", "message"})
@@ -70,7 +70,7 @@ def kinds_of(query: Mapping[str, str]) -> frozenset[EventKind]:
 
 
 class EventPage(NamedTuple):
-    """A part of a log. `next` is the version after which it goes on; None at its end."""
+    """A part of a log. `next` is the version after which the next page begins; None at the end of the log."""
 
     events: list[dict[str, Any]]
     gap: bool
@@ -78,9 +78,9 @@ class EventPage(NamedTuple):
 
 
 class LogFeed:
-    """Reads the log of one task for one reader: everything for an operator, else what its owner may read.
+    """Reads the log of one task for an operator, or for its owner, who sees fewer kinds of events.
 
-    Of that, only events of some `kinds` are shown, if there are any. Addresses of files begin with `file_prefix`.
+    `kinds` leaves out all other kinds; without any, none are left out. Addresses of files begin with `file_prefix`.
     """
 
     def __init__(

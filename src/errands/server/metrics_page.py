@@ -20,7 +20,7 @@ MEDIA_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsPage:
-    """Serves the metrics: to operators; where callers are not known, to this machine; or to everyone if that is set."""
+    """Serves the metrics to operators; without authentication, to this machine; with `metrics_public`, to everyone."""
 
     def __init__(
         self,

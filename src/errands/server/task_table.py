@@ -1,7 +1,7 @@
-"""The tasks of one or more agents as rows of a table: for people who look for one, or for what is wrong.
+"""The table of tasks that the operator API lists: its rows, its filters, and the scan over one or more agents.
 
-Filters that an engine does not know are applied while its pages are read. So one answer looks at `MOST_SCANNED` tasks
-at most, and its cursor says where to go on.
+Filters that an engine does not know are applied while its pages are read. So one answer reads `MOST_SCANNED` tasks at
+most, and its cursor says where to continue.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from errands.model.core import (
 from errands.model.log import ListPage, ListQuery, Reach, Scope, StoredTask
 from errands.model.marks import is_review
 
-#: Tasks that are looked at for one answer.
+#: Tasks that are read for one answer.
 MOST_SCANNED = 1000
 #: Tasks that one answer has at most.
 PAGE = 100
-#: Tasks that are read at a time to look for those that match.
+#: Tasks that are read at a time when most of them may not match.
 SCANNED_AT_ONCE = 200
 #: States that are listed one by one. Tasks in more states than that are found among all.
 MOST_LISTINGS = 4
@@ -173,14 +173,14 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def listed_states(self) -> Sequence[TaskState | None]:
-        """The states by which tasks are listed, because an engine finds those of one state; None: of all."""
+        """The states that are listed one by one, because an engine lists one state or all; None for all of them."""
         states = self.states & PAUSED_STATES if self.waiting and self.states else self.states
         states = states or (PAUSED_STATES if self.waiting else frozenset())
         return sorted(states) if 0 < len(states) <= MOST_LISTINGS else [None]
 
     @property
     def is_simple(self) -> bool:
-        """Return whether engines find exactly the tasks that match."""
+        """True if the listings of the engine have exactly the tasks that match."""
         others = self.text or self.owner is not None or self.retried
         return not others and (None not in self.listed_states or not (self.states or self.waiting))
 
@@ -192,11 +192,11 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.context_id is None or stored.task.context_id == self.context_id)
             and (not self.waiting or stored.state in PAUSED_STATES)
             and (not self.retried or tries_again(stored))
-            and (not self.text or stored.task.id.startswith(self.text) or _says(stored, self.text))
+            and (not self.text or stored.task.id.startswith(self.text) or _input_has(stored, self.text))
         )
 
 
-def _says(stored: StoredTask, text: str) -> bool:
+def _input_has(stored: StoredTask, text: str) -> bool:
     wanted = text.casefold()
     return any(
         wanted in text_of(message.parts).casefold()
@@ -206,12 +206,12 @@ def _says(stored: StoredTask, text: str) -> bool:
 
 
 class TablePage(NamedTuple):
-    """Some tasks of a table, the newest status first."""
+    """A page of the table, the newest status first."""
 
     tasks: list[StoredTask]
-    #: Where to go on; "" at the end.
+    #: Where the next page begins; "" at the end.
     cursor: str
-    #: How many tasks were looked at.
+    #: How many tasks were read.
     scanned: int
 
 
@@ -246,7 +246,7 @@ class TaskScan:
         found: list[StoredTask] = []
         scanned = 0
         while tokens and len(found) < limit and scanned < MOST_SCANNED:
-            # Without filters of ours, all that are read are given out.
+            # If every task matches, no more are read than are returned.
             count = limit - len(found) if self._wanted.is_simple else SCANNED_AT_ONCE
             taken, after = await self._take(tokens, min(count, MOST_SCANNED - scanned))
             matching = [stored for stored in taken if self._wanted.matches(stored)]
@@ -262,7 +262,7 @@ class TaskScan:
         return TablePage(found[:limit], _write_cursor(tokens) if tokens else "", scanned)
 
     async def _take(self, tokens: dict[str, str], count: int) -> tuple[list[StoredTask], dict[str, str]]:
-        """Return the next tasks of all listings, `count` at most, and where each listing goes on after them."""
+        """Return the next tasks of all listings, `count` at most, and the token with which each listing continues."""
         pages = {name: await self._read(name, token, count) for name, token in tokens.items()}
         if len(pages) > 1:
             merged = heapq.merge(*(_in_order(name, page) for name, page in pages.items()), key=lambda one: -one[0])
@@ -271,7 +271,7 @@ class TaskScan:
                 if number == count:
                     break
                 shares[name] += 1
-            # A listing whose page is not used up is read again as far as it is, and goes on there.
+            # If only a part of a page is used, that part is read again, and its token continues after it.
             for name, share in shares.items():
                 if share == 0 and pages[name].tasks:
                     pages[name] = ListPage(tasks=[], next_page_token=tokens[name] or _BEGINNING, total_size=0)
@@ -296,7 +296,7 @@ class TaskScan:
         return await self._list(query)
 
 
-#: In cursors, for a listing of which no task was given out yet.
+#: In cursors, the token of a listing that has not returned a task yet.
 _BEGINNING = "-"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from errands.cli.slow_work import SlowWork
+from errands.cli.printing import SlowWork
 from tests.terminal import Terminal
 from tests.unit.cli.conftest import Errands
 from tests.unit.cli.test_archives import fill, store

@@ -168,7 +168,7 @@ class Calls:
         began = self._progress.began.get(call)
         if began is None or began.form == self._overseer.session_key(routine.form):
             return began
-        # A child goes on, whatever has become of the function. A remote one has said that it began; that of an agent of
+        # A child continues, whatever happens to the function. A remote one has said that it began; that of an agent of
         # this server is found again even if it was not recorded.
         known = self._run.context.capabilities.get(began.function)
         may_be_child = routine.function.target == "agent" and known is not None and known.are_delegations

@@ -1,4 +1,4 @@
-"""The span of a question to a model: the model, its tokens and, if that is allowed, what was said."""
+"""The span of a question to a model: the model, the tokens and, if content may be captured, the messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from errands.agents.models.base import Answer, FunctionSaid, ModelError, ModelSa
 from errands.agents.models.completions import tools
 from errands.tracing import Tracer
 
-#: Providers that OpenTelemetry calls otherwise than any-llm does.
+#: The names of OpenTelemetry for providers to which any-llm gives other names.
 _PROVIDERS = {
     "azure": "azure.ai.inference",
     "azureopenai": "azure.ai.openai",

@@ -5,9 +5,9 @@
  *
  *     export function page({ params, query, me }) { … }    // returns vnodes; hooks may be used
  *
- * and a row in `PAGES`, with a style sheet if it needs one. `params` are the parts of the address that begin with a colon, `query` is an object of the
- * values behind "?", and `me` is what `GET /admin/me` says about the caller, null where there is no operator API. The
- * module is loaded when the page is opened first. Everything of preact comes from one file:
+ * and a row in `PAGES`, with a style sheet. `params` are the parts of the address that begin with a colon, `query` is an
+ * object of the values behind "?", and `me` is what `GET /admin/me` says about the caller, null where there is no operator
+ * API. Module and style sheet are loaded when the page is opened first. Everything of preact comes from one file:
  *
  *     import { html, useEffect, useState } from "./vendor/preact.js";
  *     import { Link, go, useKeys, useQuery, useTitle } from "./app.js";
@@ -21,7 +21,7 @@
  */
 
 import { card, get, isSignedIn, onSignIn, root, signIn, signInWays, version } from "./api.js";
-import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useReducer, useRef, useState } from "./vendor/preact.js";
+import { html, render, useEffect, useErrorBoundary, useId, useLayoutEffect, useReducer, useRef, useState } from "./vendor/preact.js";
 
 const chat = () => import("./chat.js");
 
@@ -37,16 +37,16 @@ const PAGES = [
   { path: "console/ops", styles: "pages.css", load: () => import("./ops.js"), title: "Operations", short: "Ops", icon: "chart", key: "o" },
 ];
 
-/** Shapes of the navigation, in a field of 24 by 24. */
+/** Shapes of icons, in a field of 24 by 24. */
 const ICONS = {
   home: "M4 11l8-7 8 7M6 9.5V20h12V9.5",
   chat: "M4 5h16v11H9l-5 4z",
   list: "M9 6h11M9 12h11M9 18h11M4.5 6h.01M4.5 12h.01M4.5 18h.01",
   review: "M12 3l7 3v5c0 5-3 8-7 10-4-2-7-5-7-10V6zM9 12l2 2 4-4",
   agent: "M6 8h12v10H6zM12 8V4M9.5 12.5v1M14.5 12.5v1M3 12v3M21 12v3",
+  clip: "M20 11.5l-8 8a5 5 0 01-7-7l8.5-8.5a3.3 3.3 0 014.7 4.7L9.8 17a1.7 1.7 0 01-2.4-2.4l7.6-7.6",
   chart: "M4 20V4M4 20h16M8 16v-4M12 16V8M16 16v-6",
-  more: "M12 8v5M12 16.5v.01M12 21a9 9 0 110-18 9 9 0 010 18",
-  sun: "M12 8a4 4 0 100 8 4 4 0 000-8M12 2v2M12 20v2M4.9 4.9l1.4 1.4M17.7 17.7l1.4 1.4M2 12h2M20 12h2M4.9 19.1l1.4-1.4M17.7 6.3l1.4-1.4",
+  more: "M5 12h.01M12 12h.01M19 12h.01",
 };
 
 export function Icon({ name }) {
@@ -154,11 +154,13 @@ export function useKeys(table) {
   }, []);
 }
 
+/** What takes the keys for itself. */
+const TYPED = "input:not([type=checkbox], [type=radio], [type=range]), textarea, select, [contenteditable]";
 let pending = "";
 
 function onKey(event) {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  const isTyping = event.target.closest?.("input:not([type=checkbox]):not([type=radio]):not([type=range]), textarea, select, [contenteditable]");
+  const isTyping = event.target.closest?.(TYPED);
   if (isTyping && event.key !== "Escape") return;
   if (document.querySelector("dialog[open]")) return;
   if (!isKeyed && event.key !== "Escape") return;
@@ -180,25 +182,40 @@ function onKey(event) {
   }
 }
 
-function KeyHelp({ close }) {
+/** A dialog with a title. Escape closes it, and so does a click beside it. */
+function Dialog({ title, close, children, ...rest }) {
   const dialog = useRef(null);
-  const [on, setOn] = useState(isKeyed);
+  const id = useId();
   useLayoutEffect(() => { dialog.current.showModal(); }, []);
+  const onClick = (event) => { if (event.target === dialog.current) close(); };
+  return html`
+    <dialog ref=${dialog} aria-labelledby=${id} onClose=${close} onClick=${onClick} ...${rest}>
+      <header class="dialog-head">
+        <h2 id=${id}>${title}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button>
+      </header>
+      ${children}
+    </dialog>`;
+}
+
+function KeyHelp({ close }) {
+  const [on, setOn] = useState(isKeyed);
   const own = tables.flatMap((table) => Object.entries(table.current)).map(([key, found]) => [key, found.does ?? MEANINGS[key] ?? ""]);
   const rows = [
     ...PAGES.filter((row) => row.key).map((row) => [`g ${row.key}`, row.title]),
     ...own.filter(([, does]) => does),
   ];
+  const toggle = (event) => {
+    isKeyed = event.target.checked;
+    store("errands-keys", isKeyed ? "" : "off");
+    setOn(isKeyed);
+  };
   return html`
-    <dialog ref=${dialog} class="keys" aria-labelledby="keys-title" onClose=${close} onClick=${(event) => { if (event.target === dialog.current) close(); }}>
-      <header class="dialog-head"><h2 id="keys-title">Keys</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button></header>
-      <dl>${rows.map(([key, does]) => html`<div><dt>${key.split(" ").map((one) => html`<kbd>${one}</kbd>`)}</dt><dd>${does}</dd></div>`)}</dl>
-      <label class="check"><input type="checkbox" checked=${on} onChange=${(event) => {
-        isKeyed = event.target.checked;
-        store("errands-keys", isKeyed ? "" : "off");
-        setOn(isKeyed);
-      }} /> Single keys are on</label>
-    </dialog>`;
+    <${Dialog} title="Keys" close=${close} class="keys">
+      <dl>${rows.map(([key, does]) => html`
+        <div><dt>${key.split(" ").map((one) => html`<kbd>${one}</kbd>`)}</dt><dd>${does}</dd></div>`)}
+      </dl>
+      <label class="check"><input type="checkbox" checked=${on} onChange=${toggle} /> Single keys are on</label>
+    </${Dialog}>`;
 }
 
 // What the browser remembers
@@ -244,21 +261,30 @@ function SignIn({ close, canClose, isRefused }) {
     signIn(way.read(given), remember);
     close();
   };
+  const onCancel = (event) => { if (!canClose) event.preventDefault(); };
+  const enter = (index, text) => setValues(values.map((value, at) => (at === index ? text : value)));
   return html`
-    <dialog ref=${dialog} class="sign-in" aria-labelledby="sign-in-title" onCancel=${(event) => { if (!canClose) event.preventDefault(); }} onClose=${close}>
+    <dialog ref=${dialog} class="sign-in" aria-labelledby="sign-in-title" onCancel=${onCancel} onClose=${close}>
       <form onSubmit=${submit}>
         <h2 id="sign-in-title">Sign in to ${card.name}</h2>
         ${isRefused && html`<p class="failure" role="alert">That was not accepted.</p>`}
         ${ways.length > 1 && html`
           <fieldset class="chips"><legend class="visually-hidden">How to sign in</legend>
-            ${ways.map((one) => html`<label class="chip"><input type="radio" name="way" value=${one.id} checked=${one.id === way.id} onChange=${() => setChosen(one.id)} />${one.label}</label>`)}
+            ${ways.map((one) => html`
+              <label class="chip">
+                <input type="radio" name="way" value=${one.id} checked=${one.id === way.id} onChange=${() => setChosen(one.id)} />
+                ${one.label}
+              </label>`)}
           </fieldset>`}
         ${way.fields.map((field, index) => html`
           <label class="field" key=${field}><span>${field}</span>
             <input type=${field === "User name" ? "text" : "password"} autocomplete="off" spellcheck="false" autofocus=${index === 0}
-              value=${values[index]} onInput=${(event) => setValues(values.map((value, at) => (at === index ? event.target.value : value)))} /></label>`)}
+              value=${values[index]} onInput=${(event) => enter(index, event.target.value)} /></label>`)}
         <p class="muted">${way.hint}</p>
-        <label class="check"><input type="checkbox" checked=${remember} onChange=${(event) => setRemember(event.target.checked)} /> Remember it in this tab</label>
+        <label class="check">
+          <input type="checkbox" checked=${remember} onChange=${(event) => setRemember(event.target.checked)} />
+          Remember it in this tab
+        </label>
         <div class="dialog-buttons">
           ${canClose && html`<button type="button" onClick=${close}>Cancel</button>`}
           <button type="submit" class="primary">Sign in</button>
@@ -279,17 +305,6 @@ function useNarrow() {
     return () => narrow.removeEventListener("change", changed);
   }, []);
   return isNarrow;
-}
-
-/** What stands at the foot of the rail, on phones. */
-function More({ close, children }) {
-  const dialog = useRef(null);
-  useLayoutEffect(() => { dialog.current.showModal(); }, []);
-  return html`
-    <dialog ref=${dialog} aria-labelledby="more-title" onClose=${close}>
-      <header class="dialog-head"><h2 id="more-title">${card.name}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button></header>
-      <div class="more">${children}</div>
-    </dialog>`;
 }
 
 function App() {
@@ -326,11 +341,11 @@ function App() {
   useKeys({ "?": { does: "This help", run: () => setHelped(true) } });
 
   const who = me?.authenticated ? me.owner : "";
+  const asksWhoCalls = Object.keys(card.securitySchemes ?? {}).length > 0;
   const foot = html`
     ${(who || isSignedIn()) && html`<p class="who" title=${who}>${who || "Signed in"}</p>`}
-    ${isSignedIn()
-      ? html`<button type="button" class="quiet" onClick=${() => signIn(null)}>Sign out</button>`
-      : Object.keys(card.securitySchemes ?? {}).length > 0 && html`<button type="button" class="quiet" onClick=${() => setAsked("offered")}>Sign in</button>`}
+    ${isSignedIn() && html`<button type="button" class="quiet" onClick=${() => signIn(null)}>Sign out</button>`}
+    ${!isSignedIn() && asksWhoCalls && html`<button type="button" class="quiet" onClick=${() => setAsked("offered")}>Sign in</button>`}
     <button type="button" class="quiet" onClick=${nextTheme}>${THEMES[theme]}</button>
     ${!isNarrow && html`<button type="button" class="quiet" onClick=${() => setHelped(true)}>Keys <kbd>?</kbd></button>`}
     <p class="version">errands ${version}</p>`;
@@ -338,12 +353,23 @@ function App() {
     <a class="skip" href="#main">Skip to the content</a>
     <div class=${`frame at-${current?.split("/").pop() ?? "nowhere"}`}>
       <nav class="rail" aria-label="Pages">
-        <${Link} to="" class="brand"><svg class="brand-mark" viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="8" /><path d="M9 10h14M9 16h9M9 22h14" /></svg><span class="brand-name">${card.name}</span></${Link}>
+        <${Link} to="" class="brand">
+          <svg class="brand-mark" viewBox="0 0 32 32" aria-hidden="true">
+            <rect width="32" height="32" rx="8" /><path d="M9 10h14M9 16h9M9 22h14" />
+          </svg>
+          <span class="brand-name">${card.name}</span>
+        </${Link}>
         <ul>
           ${PAGES.filter((row) => row.title).map((row) => html`
-            <li><${Link} to=${`/${row.path}`} class="rail-link" aria-current=${row.path === current ? "page" : undefined} title=${`${row.title} (g ${row.key})`}>
-              <${Icon} name=${row.icon} /><span>${isNarrow && row.short ? row.short : row.title}</span></${Link}></li>`)}
-          ${isNarrow && html`<li><button type="button" class="rail-link" aria-haspopup="dialog" onClick=${() => setMore(true)}><${Icon} name="more" /><span>More</span></button></li>`}
+            <li>
+              <${Link} to=${`/${row.path}`} class="rail-link" title=${`${row.title} (g ${row.key})`}
+                aria-current=${row.path === current ? "page" : undefined}>
+                <${Icon} name=${row.icon} /><span>${isNarrow && row.short ? row.short : row.title}</span>
+              </${Link}>
+            </li>`)}
+          ${isNarrow && html`
+            <li><button type="button" class="rail-link" aria-haspopup="dialog" onClick=${() => setMore(true)}>
+              <${Icon} name="more" /><span>More</span></button></li>`}
         </ul>
         ${!isNarrow && html`<div class="rail-foot">${foot}</div>`}
       </nav>
@@ -351,12 +377,14 @@ function App() {
         ${me === undefined
           ? html`<p class="muted boot" role="status">Loading …</p>`
           : found === null
-            ? html`<div class="page"><h1>Not found</h1><p>There is no page at this address. <${Link} to="">Go to the overview</${Link}></p></div>`
+            ? html`
+              <div class="page"><h1>Not found</h1>
+                <p>There is no page at this address. <${Link} to="">Go to the overview</${Link}></p></div>`
             : html`<${Page} key=${`${current} ${epoch}`} row=${found.row} params=${found.params} query=${query} me=${me} />`}
       </main>
     </div>
     ${asked !== "" && html`<${SignIn} canClose=${asked === "offered"} isRefused=${asked === "refused"} close=${() => setAsked("")} />`}
-    ${more && html`<${More} close=${() => setMore(false)}>${foot}</${More}>`}
+    ${more && html`<${Dialog} title=${card.name} close=${() => setMore(false)}><div class="more">${foot}</div></${Dialog}>`}
     ${helped && html`<${KeyHelp} close=${() => setHelped(false)} />`}`;
 }
 
@@ -388,13 +416,23 @@ function Page({ row, ...props }) {
   useLayoutEffect(() => { document.title = row.title ? `${row.title} · ${card.name}` : card.name; }, [row]);
   useEffect(() => {
     setFailure(null);
-    if (!loaded) Promise.all([row.load(), loadStyles(row.styles)]).then(([module]) => { modules.set(row.load, module); redraw(); }, setFailure);
+    const load = async () => {
+      const [module] = await Promise.all([row.load(), loadStyles(row.styles)]);
+      modules.set(row.load, module);
+      redraw();
+    };
+    if (!loaded) load().catch(setFailure);
   }, [row]);
   if (crash) {
-    return html`<div class="page"><h1>${row.title ?? "This page"}</h1><div class="failure" role="alert"><p>This page has crashed: ${String(crash.message ?? crash)}</p><p><button type="button" onClick=${recover}>Show it again</button></p></div></div>`;
+    return html`
+      <div class="page"><h1>${row.title ?? "This page"}</h1>
+        <div class="failure" role="alert"><p>This page has crashed: ${String(crash.message ?? crash)}</p>
+          <p><button type="button" onClick=${recover}>Show it again</button></p></div></div>`;
   }
   if (failure) {
-    return html`<div class="page"><h1>${row.title ?? "This page"}</h1><div class="failure" role="alert"><p>This page could not be loaded. ${String(failure.message)}</p></div></div>`;
+    return html`
+      <div class="page"><h1>${row.title ?? "This page"}</h1>
+        <p class="failure" role="alert">This page could not be loaded. ${String(failure.message)}</p></div>`;
   }
   if (!loaded) return html`<p class="muted boot" role="status">Loading …</p>`;
   return html`<${loaded.page} ...${props} />`;

@@ -11,6 +11,7 @@ import { Ago, State, shortId } from "./words.js";
 const REVIEW = "errands/review";
 /** Pixels from the end within which a conversation follows what is new. */
 const NEAR = 120;
+const MOST_SUGGESTIONS = 6;
 
 export function page({ params, query, me }) {
   const [contextId, setContextId] = useState(() => params.context ?? newId());
@@ -41,11 +42,13 @@ export function page({ params, query, me }) {
   const openState = shown.open?.status.state ?? "";
   useEffect(() => { setListed((count) => count + 1); }, [tasks.length, openState]);
   const title = tasks.length > 0 ? firstWords(tasks[0].task) : "";
+  const toggle = (name) => setPanel(panel === name ? "" : name);
   useTitle(title ? `${title} · Chat` : "Chat");
   useKeys({
     n: { does: "New conversation", run: () => go("/chat") },
     "/": { does: "Write a message", run: () => document.getElementById("message")?.focus() },
-    w: { does: "Raw wire", run: () => setPanel(panel === "wire" ? "" : "wire") },
+    w: { does: "Raw wire", run: () => toggle("wire") },
+    ...(panel ? { Escape: { does: "Close", run: () => setPanel("") } } : {}),
   });
 
   const send = (parts, options) => {
@@ -56,13 +59,18 @@ export function page({ params, query, me }) {
   return html`
     <div class=${`chat ${panel ? `with-${panel}` : ""}`}>
       <${Conversations} current=${isNew ? "" : contextId} epoch=${listed} isShown=${panel === "list"} close=${() => setPanel("")} />
+      ${panel === "list" && html`
+        <button type="button" class="backdrop" aria-label="Close the conversations" onClick=${() => setPanel("")}></button>`}
       <section class="talk" aria-label="Conversation">
         <header class="talk-head">
-          <button type="button" class="quiet only-narrow" aria-expanded=${panel === "list"} onClick=${() => setPanel(panel === "list" ? "" : "list")}><${Icon} name="list" /><span class="visually-hidden">Conversations</span></button>
+          <button type="button" class="quiet only-narrow" aria-expanded=${panel === "list"} onClick=${() => toggle("list")}>
+            <${Icon} name="list" /><span class="visually-hidden">Conversations</span>
+          </button>
           <h1>${title || (isEmpty ? "New conversation" : "Conversation")}</h1>
           <${LiveState} conversation=${shown} />
           <span class="talk-buttons">
-            <button type="button" class="small quiet" disabled=${!shown.last?.taskId} aria-expanded=${panel === "wire"} onClick=${() => setPanel(panel === "wire" ? "" : "wire")}>Raw wire</button>
+            <button type="button" class="small quiet" disabled=${!shown.last?.taskId} aria-expanded=${panel === "wire"}
+              onClick=${() => toggle("wire")}>Raw wire</button>
             <${Link} to="/chat" class="button small only-narrow">New</${Link}>
           </span>
         </header>
@@ -89,20 +97,31 @@ function Conversations({ current, epoch, isShown, close }) {
   }, [epoch, current]);
   return html`
     <nav class=${`conversations ${isShown ? "is-shown" : ""}`} aria-label="Conversations">
-      <div class="conversations-head"><h2>Conversations</h2><${Link} to="/chat" class="button small" title="New conversation (n)" onClick=${close}>New</${Link}></div>
+      <div class="conversations-head">
+        <h2>Conversations</h2>
+        <${Link} to="/chat" class="button small" title="New conversation (n)" onClick=${close}>New</${Link}>
+      </div>
       ${error && html`<p class="failure" role="alert">${error.message}</p>`}
       ${found?.length === 0 && html`<p class="muted conversations-empty">What you talk about with the agent appears here.</p>`}
       <ul class="plain">${(found ?? []).map((one) => html`
-        <li key=${one.contextId}><${Link} to=${`/chat/${encodeURIComponent(one.contextId)}`} aria-current=${one.contextId === current ? "page" : undefined} onClick=${close}>
-          <span class="conversation-title">${one.title || shortId(one.contextId)}</span>
-          <span class="conversation-about"><${Ago} time=${one.at} />${!/COMPLETED/.test(one.state) && html` <${State} state=${one.state} />`}</span></${Link}></li>`)}
+        <li key=${one.contextId}>
+          <${Link} to=${`/chat/${encodeURIComponent(one.contextId)}`} onClick=${close}
+            aria-current=${one.contextId === current ? "page" : undefined}>
+            <span class="conversation-title">${one.title || shortId(one.contextId)}</span>
+            <span class="conversation-about">
+              <${Ago} time=${one.at} />${!/COMPLETED/.test(one.state) && html` <${State} state=${one.state} />`}
+            </span>
+          </${Link}>
+        </li>`)}
       </ul>
     </nav>`;
 }
 
 function LiveState({ conversation }) {
   const { live, liveError } = conversation;
-  if (live === "reconnecting") return html`<span class="live tone-asks" role="status" title=${liveError?.message ?? ""}>Reconnecting …</span>`;
+  if (live === "reconnecting") {
+    return html`<span class="live tone-asks" role="status" title=${liveError?.message ?? ""}>Reconnecting …</span>`;
+  }
   if (live === "paused") return html`<span class="live tone-quiet" role="status">Paused</span>`;
   if (live === "failed" && liveError) return html`<span class="live tone-bad" role="status">${liveError.message}</span>`;
   return null;
@@ -114,7 +133,10 @@ function Messages({ conversation, me, send, isEmpty }) {
   const scroller = useRef(null);
   const isNear = useRef(true);
   const [hasNew, setHasNew] = useState(false);
-  const toEnd = () => { scroller.current.scrollTop = scroller.current.scrollHeight; setHasNew(false); };
+  const toEnd = () => {
+    scroller.current.scrollTop = isEmpty ? 0 : scroller.current.scrollHeight;
+    setHasNew(false);
+  };
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = scroller.current;
     isNear.current = scrollHeight - scrollTop - clientHeight < NEAR;
@@ -132,15 +154,21 @@ function Messages({ conversation, me, send, isEmpty }) {
     const grown = new ResizeObserver(() => { if (isNear.current && scroller.current) toEnd(); });
     grown.observe(scroller.current.firstElementChild);
     return () => grown.disconnect();
-  }, []);
+  }, [isEmpty]);
   return html`
     <div class="talk-scroll" ref=${scroller} onScroll=${onScroll} tabindex="0" role="region" aria-label="Messages">
       <div class="talk-inner">
         ${conversation.state === "loading" && html`<p class="muted" role="status">Loading …</p>`}
-        ${conversation.state === "failed" && html`<div class="failure" role="alert"><p>${conversation.error.message}</p><button type="button" class="small" onClick=${() => conversation.load()}>Try again</button></div>`}
+        ${conversation.state === "failed" && html`
+          <div class="failure" role="alert">
+            <p>${conversation.error.message}</p>
+            <button type="button" class="small" onClick=${() => conversation.load()}>Try again</button>
+          </div>`}
         ${isEmpty && html`<${Welcome} send=${send} />`}
-        ${conversation.hasMore && html`<p class="seam">Older tasks of this conversation are not shown. <${Link} to="tasks">All tasks</${Link}></p>`}
-        ${tasks.map(({ task, isGap }, index) => html`<${TaskTurn} key=${task.id} task=${task} isGap=${isGap} conversation=${conversation} me=${me} send=${send} isLast=${index === tasks.length - 1} />`)}
+        ${conversation.hasMore && html`
+          <p class="seam">Older tasks of this conversation are not shown. <${Link} to="tasks">All tasks</${Link}></p>`}
+        ${tasks.map(({ task, isGap }) => html`
+          <${TaskTurn} key=${task.id} task=${task} isGap=${isGap} conversation=${conversation} me=${me} send=${send} />`)}
         ${conversation.outgoing.map((one) => html`<${Outgoing} key=${one.message.messageId} entry=${one} conversation=${conversation} />`)}
         ${sent > 0 && conversation.outgoing.every((one) => !one.error) && html`<${Working} words="Sending" />`}
       </div>
@@ -160,7 +188,9 @@ function Announcer({ tasks }) {
     if (newest && before.current && before.current !== key && (isEnded(newest) || isPaused(newest))) {
       const answer = newest.artifacts?.at(-1)?.parts ?? newest.status.message?.parts ?? [];
       const text = answer.map((part) => part.text ?? "").join(" ").slice(0, 400);
-      say(isPaused(newest) ? `The agent asks: ${text}` : /COMPLETED/.test(state) ? `The agent has answered: ${text}` : `The task has ended: ${state.slice(11).toLowerCase()}. ${text}`);
+      if (isPaused(newest)) say(`The agent asks: ${text}`);
+      else if (/COMPLETED/.test(state)) say(`The agent has answered: ${text}`);
+      else say(`The task has ended: ${state.slice(11).toLowerCase()}. ${text}`);
     }
     before.current = key;
   }, [newest?.id, state]);
@@ -169,15 +199,21 @@ function Announcer({ tasks }) {
 
 function Welcome({ send }) {
   const skills = card.skills ?? [];
-  const examples = skills.flatMap((skill) => (skill.examples?.length ? skill.examples.slice(0, 2) : []).map((text) => ({ text, skill: skill.name }))).slice(0, 6);
+  const examples = skills.flatMap(({ name, examples: texts }) => (texts ?? []).slice(0, 2).map((text) => ({ text, skill: name })));
   return html`
     <div class="welcome">
       <span class="avatar large" aria-hidden="true">${initials(card.name)}</span>
       <h2>${card.name}</h2>
       <p class="lead">${card.description}</p>
       ${examples.length > 0
-        ? html`<ul class="plain suggestions">${examples.map(({ text, skill }) => html`<li><button type="button" onClick=${() => send([{ text }])}><b>${text}</b><span class="muted">${skill}</span></button></li>`)}</ul>`
-        : skills.length > 0 && html`<ul class="plain suggestions">${skills.slice(0, 6).map((skill) => html`<li class="suggestion"><b>${skill.name}</b><span class="muted">${skill.description}</span></li>`)}</ul>`}
+        ? html`
+          <ul class="plain suggestions">${examples.slice(0, MOST_SUGGESTIONS).map(({ text, skill }) => html`
+            <li><button type="button" onClick=${() => send([{ text }])}><b>${text}</b><span class="muted">${skill}</span></button></li>`)}
+          </ul>`
+        : html`
+          <ul class="plain suggestions">${skills.slice(0, MOST_SUGGESTIONS).map((skill) => html`
+            <li class="suggestion"><b>${skill.name}</b><span class="muted">${skill.description}</span></li>`)}
+          </ul>`}
     </div>`;
 }
 
@@ -199,18 +235,22 @@ function Outgoing({ entry, conversation }) {
 }
 
 /** A task: the messages of both sides in their order, what it has produced, and how it stands. */
-function TaskTurn({ task, isGap, conversation, me, send, isLast }) {
+function TaskTurn({ task, isGap, conversation, me, send }) {
   const history = task.history ?? [];
   const rows = [];
   // Agents from manifests write their answer as an artifact and as the message that ends the turn.
-  const said = new Set([...history, task.status.message].filter((message) => message?.role === "ROLE_AGENT").map((message) => textOf(message.parts)));
-  const artifacts = (task.artifacts ?? []).filter((artifact) => artifact.name || !said.has(textOf(artifact.parts) || null)).map((artifact) => ({ artifact, place: conversation.placeOf(task, artifact.artifactId) }));
+  const answers = [...history, task.status.message].filter((message) => message?.role === "ROLE_AGENT");
+  const said = new Set(answers.map((message) => textOf(message.parts)));
+  const artifacts = (task.artifacts ?? [])
+    .filter((artifact) => artifact.name || !said.has(textOf(artifact.parts) || null))
+    .map((artifact) => ({ artifact, place: conversation.placeOf(task, artifact.artifactId) }));
   const isWorking = !isEnded(task) && !isPaused(task);
   const open = isWorking ? task.artifacts?.at(-1)?.artifactId : null;
   const putArtifacts = (place) => {
     for (const one of artifacts) {
       if (one.place !== place) continue;
-      rows.push(html`<${ArtifactBubble} key=${`artifact ${one.artifact.artifactId}`} artifact=${one.artifact} isOpen=${one.artifact.artifactId === open} />`);
+      const id = one.artifact.artifactId;
+      rows.push(html`<${ArtifactBubble} key=${`artifact ${id}`} artifact=${one.artifact} isOpen=${id === open} />`);
     }
   };
   const question = isPaused(task) ? task.status.message : null;
@@ -229,7 +269,8 @@ function TaskTurn({ task, isGap, conversation, me, send, isLast }) {
     <div class="turn">
       ${isGap && html`<p class="seam">Some events are no longer kept; this is the task as it is now.</p>`}
       ${rows}
-      ${isPaused(task) && html`<${Question} key=${question?.messageId ?? "question"} task=${task} conversation=${conversation} me=${me} send=${send} isLast=${isLast} />`}
+      ${isPaused(task) && html`
+        <${Question} key=${question?.messageId ?? "question"} task=${task} conversation=${conversation} me=${me} send=${send} />`}
       ${isWorking && html`<${Working} words=${progressOf(task)} />`}
       <footer class="turn-foot">
         ${!isWorking && html`<${State} state=${task.status.state} asks=${isReview(question) ? "review" : ""} />`}
@@ -270,9 +311,11 @@ function isSchema(part) {
 
 function ArtifactBubble({ artifact, isOpen }) {
   const text = useMemo(() => artifact.parts.map((part) => part.text ?? "").join("\n").trim(), [artifact]);
+  const label = artifact.name ? `Artifact ${visible(artifact.name)}` : "Artifact";
   return html`
-    <article class="bubble from-agent product" aria-label=${artifact.name ? `Artifact ${visible(artifact.name)}` : "Artifact"} aria-busy=${isOpen}>
-      ${(artifact.name || artifact.description) && html`<header class="product-head"><b>${artifact.name}</b> <span class="muted">${artifact.description}</span></header>`}
+    <article class="bubble from-agent product" aria-label=${label} aria-busy=${isOpen}>
+      ${(artifact.name || artifact.description) && html`
+        <header class="product-head"><b>${artifact.name}</b> <span class="muted">${artifact.description}</span></header>`}
       <${Parts} parts=${artifact.parts} isOpen=${isOpen} />
       ${text && !isOpen && html`<div class="bubble-tools"><${Copy} text=${text} /></div>`}
     </article>`;
@@ -289,15 +332,31 @@ function Question({ task, conversation, me, send }) {
   const hasSchema = parts.some(isSchema);
   const isAuth = task.status.state === "TASK_STATE_AUTH_REQUIRED";
   useEffect(() => {
-    if (review) Promise.all([import("./reviews.js"), loadStyles("pages.css")]).then(([{ ReviewForm }]) => setModules({ ReviewForm }), () => {});
-    else if (hasSchema) import("./form.js").then(({ SchemaForm, schemaOf }) => setModules({ SchemaForm, schema: schemaOf(message) }), () => {});
+    const load = async () => {
+      if (review) {
+        const [{ ReviewForm }] = await Promise.all([import("./reviews.js"), loadStyles("pages.css")]);
+        setModules({ ReviewForm });
+      } else if (hasSchema) {
+        const { SchemaForm, schemaOf } = await import("./form.js");
+        setModules({ SchemaForm, schema: schemaOf(message) });
+      }
+    };
+    // Without them, the question is answered in words.
+    load().catch(() => {});
   }, [review, hasSchema]);
   const [inWords, setInWords] = useState(false);
   const answer = (answered) => send(answered, { taskId: task.id });
+  const writeInstead = () => {
+    setInWords(true);
+    document.getElementById("message")?.focus();
+  };
   if (review) {
     return html`
       <article class="bubble question" aria-label="Review"><p class="label">A rule wants a review</p>
-        ${modules.ReviewForm ? html`<${modules.ReviewForm} taskId=${task.id} me=${me} done=${() => conversation.reviewed(task.id)} />` : html`<p class="muted">Loading …</p>`}</article>`;
+        ${modules.ReviewForm
+          ? html`<${modules.ReviewForm} taskId=${task.id} me=${me} done=${() => conversation.reviewed(task.id)} />`
+          : html`<p class="muted">Loading …</p>`}
+      </article>`;
   }
   const wanted = isAuth ? parts.find((part) => part.data && typeof part.data === "object" && !isSchema(part))?.data : null;
   const shown = parts.filter((part) => !isSchema(part) && !(isAuth && part.data === wanted && wanted));
@@ -306,9 +365,12 @@ function Question({ task, conversation, me, send }) {
       <p class="label">${isAuth ? "The agent needs you to sign in somewhere" : "The agent asks"}</p>
       <${Parts} parts=${shown} />
       ${isAuth && html`<${AuthDetails} wanted=${wanted ?? {}} />`}
-      ${isAuth && html`<p><button type="button" class="primary" onClick=${() => answer([{ text: "I have signed in." }])}>I have signed in</button></p>`}
-      ${modules.schema && !inWords && html`<${modules.SchemaForm} schema=${modules.schema} onAnswer=${(value) => answer([{ data: value, mediaType: "application/json" }])} />
-        <p><button type="button" class="small quiet" onClick=${() => { setInWords(true); document.getElementById("message")?.focus(); }}>Answer in words instead</button></p>`}
+      ${isAuth && html`
+        <p><button type="button" class="primary" onClick=${() => answer([{ text: "I have signed in." }])}>I have signed in</button></p>`}
+      ${modules.schema && !inWords && html`
+        <${modules.SchemaForm} schema=${modules.schema}
+          onAnswer=${(value) => answer([{ data: value, mediaType: "application/json" }])} />
+        <p><button type="button" class="small quiet" onClick=${writeInstead}>Answer in words instead</button></p>`}
       ${!isAuth && (!hasSchema || inWords) && html`<p class="muted">Write your answer below.</p>`}
     </article>`;
 }
@@ -318,7 +380,10 @@ function AuthDetails({ wanted }) {
   const schemes = Array.isArray(wanted.schemes) ? wanted.schemes.filter((one) => typeof one === "string") : [];
   return html`
     <dl class="facts">
-      ${address && html`<div><dt>Where</dt><dd><a class="button" href=${address.href} target="_blank" rel="noopener noreferrer nofollow">Open ${address.host} ↗</a></dd></div>`}
+      ${address && html`
+        <div><dt>Where</dt><dd>
+          <a class="button" href=${address.href} target="_blank" rel="noopener noreferrer nofollow">Open ${address.host} ↗</a>
+        </dd></div>`}
       ${typeof wanted.authUrl === "string" && !address && html`<div><dt>Where</dt><dd>${visible(wanted.authUrl)}</dd></div>`}
       ${schemes.length > 0 && html`<div><dt>How</dt><dd>${visible(schemes.join(", "))}</dd></div>`}
       ${typeof wanted.credentialsHint === "string" && html`<div><dt>Hint</dt><dd>${visible(wanted.credentialsHint)}</dd></div>`}
@@ -341,6 +406,9 @@ function Composer({ conversation, me, send, text: prefilled }) {
   const picker = useRef(null);
   const { open, isBusy } = conversation;
   const canWrite = me?.canWrite !== false;
+  const isAsked = open !== null && isPaused(open);
+  const hint = !canWrite ? "You may read here, but not write." : isAsked ? "Write your answer" : `Message ${card.name}`;
+  const isEmpty = !text.trim() && files.length === 0;
 
   useLayoutEffect(() => {
     area.current.style.height = "auto";
@@ -355,7 +423,7 @@ function Composer({ conversation, me, send, text: prefilled }) {
   const add = (list) => { setProblem(""); setFiles((old) => [...old, ...list].slice(0, 20)); };
   const submit = async (event) => {
     event?.preventDefault();
-    if (isSending || (!text.trim() && files.length === 0)) return;
+    if (isSending || isEmpty) return;
     let extra;
     const parts = [];
     try {
@@ -396,6 +464,10 @@ function Composer({ conversation, me, send, text: prefilled }) {
     const pasted = [...(event.clipboardData?.files ?? [])];
     if (pasted.length > 0) { event.preventDefault(); add(pasted); }
   };
+  const onPick = (event) => {
+    add([...event.target.files]);
+    event.target.value = "";
+  };
   const onDrop = (event) => {
     event.preventDefault();
     setOver(false);
@@ -407,23 +479,33 @@ function Composer({ conversation, me, send, text: prefilled }) {
       ${problem && html`<p class="failure" role="alert">${problem}</p>`}
       ${files.length > 0 && html`<ul class="plain attached">${files.map((file, index) => html`
         <li key=${index}><span>${fileName(file.name)}</span> <span class="muted">${fileSize(file.size)}</span>
-          <button type="button" class="small quiet" aria-label=${`Remove ${fileName(file.name)}`} onClick=${() => setFiles(files.filter((_, at) => at !== index))}>✕</button></li>`)}</ul>`}
+          <button type="button" class="small quiet" aria-label=${`Remove ${fileName(file.name)}`}
+            onClick=${() => setFiles(files.filter((_, at) => at !== index))}>✕</button></li>`)}</ul>`}
       ${hasOptions && html`
         <div class="options">
-          <label class="check"><input type="checkbox" checked=${asJson} onChange=${(event) => setAsJson(event.target.checked)} /> Send what I write as JSON data</label>
-          <label class="field"><span>Metadata of the message, as a JSON object</span><input class="mono" type="text" spellcheck="false" value=${metadata} onInput=${(event) => setMetadata(event.target.value)} placeholder="{}" /></label>
+          <label class="check">
+            <input type="checkbox" checked=${asJson} onChange=${(event) => setAsJson(event.target.checked)} />
+            Send what I write as JSON data
+          </label>
+          <label class="field">
+            <span>Metadata of the message, as a JSON object</span>
+            <input class="mono" type="text" spellcheck="false" placeholder="{}" value=${metadata}
+              onInput=${(event) => setMetadata(event.target.value)} />
+          </label>
         </div>`}
       <div class="composer-box">
         <label class="visually-hidden" for="message">Message</label>
-        <textarea id="message" ref=${area} rows="1" class=${asJson ? "mono" : ""} disabled=${!canWrite} placeholder=${!canWrite ? "You may read here, but not write." : open && isPaused(open) ? "Write your answer" : `Message ${card.name}`}
+        <textarea id="message" ref=${area} rows="1" class=${asJson ? "mono" : ""} disabled=${!canWrite} placeholder=${hint}
           value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${onKeyDown} onPaste=${onPaste}></textarea>
         <div class="composer-buttons">
-          <input type="file" multiple hidden ref=${picker} onChange=${(event) => { add([...event.target.files]); event.target.value = ""; }} />
-          <button type="button" class="quiet" aria-label="Attach files" title="Attach files" disabled=${!canWrite} onClick=${() => picker.current.click()}><svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d="M20 11.5l-8 8a5 5 0 01-7-7l8.5-8.5a3.3 3.3 0 014.7 4.7L9.8 17a1.7 1.7 0 01-2.4-2.4l7.6-7.6" /></svg></button>
+          <input type="file" multiple hidden ref=${picker} onChange=${onPick} />
+          <button type="button" class="quiet" aria-label="Attach files" title="Attach files" disabled=${!canWrite}
+            onClick=${() => picker.current.click()}><${Icon} name="clip" /></button>
           <button type="button" class="quiet" aria-expanded=${hasOptions} onClick=${() => setHasOptions(!hasOptions)}>Options</button>
           <span class="composer-hint muted">Enter sends, Shift+Enter begins a line</span>
-          ${isBusy && open && html`<button type="button" class="stop" disabled=${isStopping} onClick=${stop}>${isStopping ? "Stopping …" : "Stop"}</button>`}
-          <button type="submit" class="primary" disabled=${!canWrite || isSending || (!text.trim() && files.length === 0)}>${isSending ? "Sending …" : "Send"}</button>
+          ${isBusy && open && html`
+            <button type="button" class="stop" disabled=${isStopping} onClick=${stop}>${isStopping ? "Stopping …" : "Stop"}</button>`}
+          <button type="submit" class="primary" disabled=${!canWrite || isSending || isEmpty}>${isSending ? "Sending …" : "Send"}</button>
         </div>
       </div>
     </form>`;
@@ -440,7 +522,9 @@ function WirePanel({ last, close }) {
   useEffect(() => { import("./exchange.js").then(setModule, () => {}); }, []);
   return html`
     <aside class="wire-panel" aria-label="Raw wire of the last exchange">
-      <header class="dialog-head"><h2>Raw wire</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button></header>
+      <header class="dialog-head">
+        <h2>Raw wire</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button>
+      </header>
       ${module && html`<${module.Exchange} last=${last} />`}
     </aside>`;
 }

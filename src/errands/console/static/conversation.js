@@ -283,7 +283,8 @@ export class Conversation {
     const { result, error } = JSON.parse(event.data);
     if (error) throw rpcError(error);
     const isFirst = this.#isFirst.delete(key);
-    return isFirst && result.task ? { ...result, isWhole: true } : event.name === "gap" ? { ...result, isWhole: true, isGap: true } : result;
+    if (event.name === "gap") return { ...result, isWhole: true, isGap: true };
+    return isFirst && result.task ? { ...result, isWhole: true } : result;
   }
 
   #apply(id, update, event) {

@@ -16,6 +16,7 @@ import { quoted } from "./wire.js";
 const SHOWN = 300;
 /** Characters of an event that are shown. */
 const LONGEST = 4000;
+const LONGEST_REQUEST = 20_000;
 
 /** Return a message of A2A 1.0 as 0.3 writes it. */
 export function olderMessage(message) {
@@ -24,11 +25,14 @@ export function olderMessage(message) {
 }
 
 function olderPart({ text, raw, url, data, filename, mediaType, metadata }) {
-  const more = metadata === undefined ? {} : { metadata };
-  if (text !== undefined) return { kind: "text", text, ...more };
-  if (data !== undefined) return { kind: "data", data: data !== null && typeof data === "object" && !Array.isArray(data) ? data : { value: data }, ...more };
-  const file = { ...(raw === undefined ? { uri: url } : { bytes: raw }), ...(filename ? { name: filename } : {}), ...(mediaType ? { mimeType: mediaType } : {}) };
-  return { kind: "file", file, ...more };
+  // What is undefined is left out of the JSON.
+  if (text !== undefined) return { kind: "text", text, metadata };
+  if (data !== undefined) {
+    const isObject = data !== null && typeof data === "object" && !Array.isArray(data);
+    return { kind: "data", data: isObject ? data : { value: data }, metadata };
+  }
+  const file = { [raw === undefined ? "uri" : "bytes"]: raw ?? url, name: filename, mimeType: mediaType };
+  return { kind: "file", file, metadata };
 }
 
 /** Return a shell command that sends the request. Credentials are left to the reader. */
@@ -51,14 +55,26 @@ export function Exchange({ last }) {
     return () => ending.abort();
   }, [taskId, after, protocol]);
   const pretty = JSON.stringify(JSON.parse(sent.body), null, 2);
+  const head = Object.entries(sent.headers).map(([name, value]) => `${name}: ${value}`).join("\n");
+  // With an id of its own, the command is another request about the same message.
+  const command = () => curl({ ...sent, body: JSON.stringify({ ...JSON.parse(sent.body), id: newId() }) });
+  const hidden = answer.count - answer.events.length;
   return html`
     <div class="filters" role="group" aria-label="Version of A2A">
-      ${Object.keys(PROTOCOLS).map((name) => html`<button type="button" class="chip" aria-pressed=${protocol === name} onClick=${() => setProtocol(name)}>A2A ${name}</button>`)}
+      ${Object.keys(PROTOCOLS).map((name) => html`
+        <button type="button" class="chip" aria-pressed=${protocol === name} onClick=${() => setProtocol(name)}>A2A ${name}</button>`)}
     </div>
-    <section><header class="wire-head"><h3>Request</h3><span><${Copy} text=${pretty} /><${Copy} label="Copy as curl" text=${() => curl({ ...sent, body: JSON.stringify({ ...JSON.parse(sent.body), id: newId() }) })} /></span></header>
-      <pre class="wire" tabindex="0">POST ${new URL(root).pathname}${"\n"}${Object.entries(sent.headers).map(([name, value]) => `${name}: ${value}`).join("\n")}${"\n\n"}${pretty.length > LONGEST * 5 ? `${pretty.slice(0, LONGEST * 5)}…` : pretty}</pre></section>
-    <section><header class="wire-head"><h3>Answer</h3><span class="muted">${answer.count} ${answer.count === 1 ? "event" : "events"}</span></header>
-      ${answer.count > answer.events.length && html`<p class="seam">${answer.count - answer.events.length} earlier events are not shown.</p>`}
+    <section>
+      <header class="wire-head">
+        <h3>Request</h3><span><${Copy} text=${pretty} /><${Copy} label="Copy as curl" text=${command} /></span>
+      </header>
+      <pre class="wire" tabindex="0">${`POST ${new URL(root).pathname}\n${head}\n\n${shortened(pretty, LONGEST_REQUEST)}`}</pre>
+    </section>
+    <section>
+      <header class="wire-head">
+        <h3>Answer</h3><span class="muted">${answer.count} ${answer.count === 1 ? "event" : "events"}</span>
+      </header>
+      ${hidden > 0 && html`<p class="seam">${hidden} earlier events are not shown.</p>`}
       <pre class="wire" tabindex="0">${answer.events.join("\n\n")}</pre>
       ${answer.error && html`<p class="failure" role="alert">${answer.error.message}</p>`}</section>`;
 }
@@ -72,13 +88,16 @@ async function readAnswer({ taskId, after, protocol, signal, onEvents }) {
   }
   const response = await openStream("subscribe", { id: taskId }, { lastId: after, signal, protocol });
   for await (const batch of readEvents(response, signal)) {
-    onEvents(batch.map((event) => [
-      ...(event.name === "message" ? [] : [`event: ${event.name}`]), ...(event.id === null ? [] : [`id: ${event.id}`]), `data: ${shortened(event.data)}`,
-    ].join("\n")));
+    onEvents(batch.map(({ name, id, data }) => {
+      const lines = [`data: ${shortened(data)}`];
+      if (id !== null) lines.unshift(`id: ${id}`);
+      if (name !== "message") lines.unshift(`event: ${name}`);
+      return lines.join("\n");
+    }));
     if (batch.some((event) => event.name === "error")) throw new ApiError(0, "The stream ended with an error.");
   }
 }
 
-function shortened(text) {
-  return text.length > LONGEST ? `${text.slice(0, LONGEST)}… ${text.length - LONGEST} more characters` : text;
+function shortened(text, longest = LONGEST) {
+  return text.length > longest ? `${text.slice(0, longest)}… ${text.length - longest} more characters` : text;
 }

@@ -43,7 +43,8 @@ function resolved(schema, whole, depth = 0, looked = { count: 0 }) {
     const kept = kinds.filter((option) => option.type !== "null");
     if (kept.length === 1) return { ...kept[0], ...own, isNullable: kept.length < kinds.length };
     if (kept.length > 0 && kept.every((option) => "const" in option)) {
-      return { ...own, enum: kept.map((option) => option.const), titles: kept.map((option) => option.title), isNullable: kept.length < kinds.length };
+      const titles = kept.map((option) => option.title);
+      return { ...own, enum: kept.map((option) => option.const), titles, isNullable: kept.length < kinds.length };
     }
     return { ...own, isAnything: true };
   }
@@ -53,7 +54,8 @@ function resolved(schema, whole, depth = 0, looked = { count: 0 }) {
   }
   if (Array.isArray(schema.type)) {
     const types = schema.type.filter((type) => type !== "null");
-    return types.length === 1 ? { ...schema, type: types[0], isNullable: types.length < schema.type.length } : { ...schema, isAnything: true };
+    if (types.length !== 1) return { ...schema, isAnything: true };
+    return { ...schema, type: types[0], isNullable: types.length < schema.type.length };
   }
   return schema;
 }
@@ -148,7 +150,9 @@ function read(schema, whole, entered, isRequired, path, problems, depth = 0) {
   }
   if (text.length < own.minLength) return wrong(`This needs at least ${own.minLength} characters.`);
   if (text.length > own.maxLength) return wrong(`This may have at most ${own.maxLength} characters.`);
-  return own.format === "date-time" && /^\d{4}-\d\d-\d\dT\d\d:\d\d/.test(text) && !/(Z|[+-]\d\d:\d\d)$/.test(text) ? new Date(text).toISOString() : text;
+  // The browser's field has no time zone.
+  const isLocal = own.format === "date-time" && /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?$/.test(text);
+  return isLocal ? new Date(text).toISOString() : text;
 }
 
 /** The form. `onAnswer(value)` is called with a value that fits, as far as the form can tell. */
@@ -167,7 +171,8 @@ export function SchemaForm({ schema: asked, onAnswer, disabled = false, label = 
   };
   return html`
     <form class="schema-form" noValidate onSubmit=${submit}>
-      <${Field} schema=${schema} whole=${schema} value=${entered} onValue=${setEntered} path="" id=${id} problems=${problems} isRequired=${true} depth=${0} />
+      <${Field} schema=${schema} whole=${schema} value=${entered} onValue=${setEntered} path="" id=${id} problems=${problems}
+        isRequired=${true} depth=${0} />
       <div class="dialog-buttons"><button type="submit" class="primary" disabled=${disabled}>${label}</button></div>
     </form>`;
 }
@@ -181,8 +186,15 @@ function Field({ schema, whole, value, onValue, path, name = "", id, problems, i
   const problem = problems.find((one) => one.path === path);
   const title = typeof own.title === "string" && (name === "" || own.title !== "") && depth > 0 ? own.title : words(name);
   const hint = typeof own.description === "string" ? own.description : "";
-  const about = { id: fieldId, "aria-invalid": problem ? "true" : undefined, "aria-describedby": hint || problem ? `${fieldId}-about` : undefined };
-  const notes = (hint || problem) && html`<span class="field-about" id=${`${fieldId}-about`}>${problem && html`<b class="tone-bad">${problem.text} </b>`}<span class="muted">${hint}</span></span>`;
+  const about = {
+    id: fieldId,
+    "aria-invalid": problem ? "true" : undefined,
+    "aria-describedby": hint || problem ? `${fieldId}-about` : undefined,
+  };
+  const notes = (hint || problem) && html`
+    <span class="field-about" id=${`${fieldId}-about`}>
+      ${problem && html`<b class="tone-bad">${problem.text} </b>`}<span class="muted">${hint}</span>
+    </span>`;
   const shared = { whole, id, problems, depth: depth + 1 };
   if (kind === "const") return null;
   if (kind === "object") {
@@ -201,30 +213,50 @@ function Field({ schema, whole, value, onValue, path, name = "", id, problems, i
           <div class="list-item" key=${index}>
             <${Field} ...${shared} schema=${own.items} name=${`${index + 1}`} value=${item} path=${`${path}/${index}`} isRequired=${true}
               onValue=${(next) => onValue(items.map((one, at) => (at === index ? next : one)))} />
-            <button type="button" class="small quiet" aria-label=${`Remove ${title} ${index + 1}`} onClick=${() => onValue(items.filter((_, at) => at !== index))}>✕</button>
+            <button type="button" class="small quiet" aria-label=${`Remove ${title} ${index + 1}`}
+              onClick=${() => onValue(items.filter((_, at) => at !== index))}>✕</button>
           </div>`)}
-        <button type="button" class="small" id=${fieldId} onClick=${() => onValue([...items, initial(own.items, whole, depth + 1)])}>Add</button>
+        <button type="button" class="small" id=${fieldId}
+          onClick=${() => onValue([...items, initial(own.items, whole, depth + 1)])}>Add</button>
       </fieldset>`;
   }
   if (kind === "flag") {
-    return html`<div class="field"><label class="check"><input type="checkbox" ...${about} checked=${value === true} onChange=${(event) => onValue(event.target.checked)} /> ${title || "Yes"}</label>${notes}</div>`;
+    return html`
+      <div class="field">
+        <label class="check">
+          <input type="checkbox" ...${about} checked=${value === true} onChange=${(event) => onValue(event.target.checked)} />
+          ${title || "Yes"}
+        </label>
+        ${notes}
+      </div>`;
   }
-  const label = html`<label for=${fieldId}><span class="label">${title || "Answer"}</span>${isRequired && !own.isNullable ? "" : html` <span class="muted">optional</span>`}</label>`;
+  const isOptional = !isRequired || own.isNullable;
+  const label = html`
+    <label for=${fieldId}>
+      <span class="label">${title || "Answer"}</span>${isOptional && html` <span class="muted">optional</span>`}
+    </label>`;
   const onInput = (event) => onValue(event.target.value);
   let input;
   if (kind === "choice") {
-    const shown = (one, index) => (typeof own.titles?.[index] === "string" ? own.titles[index] : typeof one === "string" ? one : JSON.stringify(one));
+    const shown = (one, index) => {
+      if (typeof own.titles?.[index] === "string") return own.titles[index];
+      return typeof one === "string" ? one : JSON.stringify(one);
+    };
     input = html`<select ...${about} onChange=${onInput}>
       <option value="" selected=${value === ""}>Choose …</option>
-      ${own.enum.map((one, index) => html`<option value=${String(index)} selected=${value === String(index)}>${shown(one, index)}</option>`)}</select>`;
+      ${own.enum.map((one, index) => html`
+        <option value=${String(index)} selected=${value === String(index)}>${shown(one, index)}</option>`)}</select>`;
   } else if (kind === "json") {
-    input = html`<textarea ...${about} class="mono" rows="4" spellcheck="false" placeholder="JSON" value=${value ?? ""} onInput=${onInput}></textarea>`;
+    const code = { class: "mono", rows: 4, spellcheck: false, placeholder: "JSON" };
+    input = html`<textarea ...${about} ...${code} value=${value ?? ""} onInput=${onInput}></textarea>`;
   } else if (kind === "number") {
-    input = html`<input ...${about} type="text" inputmode=${own.type === "integer" ? "numeric" : "decimal"} autocomplete="off" value=${value ?? ""} onInput=${onInput} />`;
+    const mode = own.type === "integer" ? "numeric" : "decimal";
+    input = html`<input ...${about} type="text" inputmode=${mode} autocomplete="off" value=${value ?? ""} onInput=${onInput} />`;
   } else if (own.maxLength > 200 || own.format === "textarea") {
     input = html`<textarea ...${about} rows="3" value=${value ?? ""} onInput=${onInput}></textarea>`;
   } else {
-    input = html`<input ...${about} type=${INPUT_TYPES[own.format] ?? "text"} autocomplete="off" value=${value ?? ""} onInput=${onInput} />`;
+    const type = Object.hasOwn(INPUT_TYPES, own.format) ? INPUT_TYPES[own.format] : "text";
+    input = html`<input ...${about} type=${type} autocomplete="off" value=${value ?? ""} onInput=${onInput} />`;
   }
   return html`<div class="field">${label}${input}${notes}</div>`;
 }

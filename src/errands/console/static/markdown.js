@@ -133,7 +133,9 @@ function paint(block, depth) {
 function code({ source, language, isClosed }) {
   const lines = source.split("\n");
   const text = lines.slice(1, isClosed ? -1 : undefined).join("\n");
-  return html`<figure class="code">${language && html`<figcaption>${visible(language).slice(0, 40)}</figcaption>`}<pre tabindex="0"><code>${text}</code></pre></figure>`;
+  const name = visible(language).slice(0, 40);
+  return html`
+    <figure class="code">${name && html`<figcaption>${name}</figcaption>`}<pre tabindex="0"><code>${text}</code></pre></figure>`;
 }
 
 function list(source, depth) {
@@ -152,9 +154,9 @@ function list(source, depth) {
     const inner = blocks(own.join("\n"));
     // A single paragraph is written without space around it.
     const shown = inner.map((one, index) => (index === 0 && one.kind === "paragraph" ? inline(one.source) : paint(one, depth + 1)));
-    return task
-      ? html`<li class="task-item"><span class="task-mark" role="img" aria-label=${task[1] === " " ? "open" : "done"}>${task[1] === " " ? "☐" : "☑"}</span><div>${shown}</div></li>`
-      : html`<li>${shown}</li>`;
+    if (!task) return html`<li>${shown}</li>`;
+    const [mark, says] = task[1] === " " ? ["☐", "open"] : ["☑", "done"];
+    return html`<li class="task-item"><span role="img" aria-label=${says}>${mark}</span><div>${shown}</div></li>`;
   });
   return isOrdered ? html`<ol start=${Number.parseInt(first[2], 10)}>${rows}</ol>` : html`<ul>${rows}</ul>`;
 }
@@ -177,11 +179,15 @@ function cells(line) {
 function table(source) {
   const [head, delimiter, ...body] = source.split("\n");
   const sides = cells(delimiter).map((mark) => (mark.endsWith(":") ? (mark.startsWith(":") ? "center" : "right") : "left"));
-  const row = (line, Cell) => cells(line).slice(0, sides.length).map((cell, index) => html`<${Cell} class=${`to-${sides[index]}`}>${inline(cell)}</${Cell}>`);
+  const row = (line, Cell) => cells(line).slice(0, sides.length).map((cell, index) => html`
+    <${Cell} class=${`to-${sides[index]}`}>${inline(cell)}</${Cell}>`);
   const hidden = body.length - MOST_ROWS;
   return html`
     <div class="table-scroll" tabindex="0" role="region" aria-label="Table">
-      <table><thead><tr>${row(head, "th")}</tr></thead><tbody>${body.slice(0, MOST_ROWS).map((line) => html`<tr>${row(line, "td")}</tr>`)}</tbody></table>
+      <table>
+        <thead><tr>${row(head, "th")}</tr></thead>
+        <tbody>${body.slice(0, MOST_ROWS).map((line) => html`<tr>${row(line, "td")}</tr>`)}</tbody>
+      </table>
       ${hidden > 0 && html`<p class="muted">${hidden} more rows are not shown.</p>`}
     </div>`;
 }
@@ -198,7 +204,11 @@ const AUTOLINK = /^<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/i;
 const BARE = /^https?:\/\/[^\s<>"'`]{1,2000}/i;
 /** Marks of emphasis, the longest first. A long text without an end is searched only so far. */
 const EMPHASES = [
-  { mark: "**", tag: "strong" }, { mark: "__", tag: "strong" }, { mark: "~~", tag: "del" }, { mark: "*", tag: "em" }, { mark: "_", tag: "em" },
+  { mark: "**", tag: "strong" },
+  { mark: "__", tag: "strong" },
+  { mark: "~~", tag: "del" },
+  { mark: "*", tag: "em" },
+  { mark: "_", tag: "em" },
 ];
 const LONGEST_EMPHASIS = 2000;
 
@@ -275,7 +285,9 @@ function link(words, target, source) {
   const host = isMail ? "" : address.host;
   // Words that only contain the host may name another one, such as bank.example for k.example.
   const isNamed = isMail || source.trim() === host || readAddress(source.trim())?.host === host;
-  return html`<a href=${isMail ? target : address.href} target="_blank" rel="noopener noreferrer nofollow">${words}</a>${isNamed ? "" : html` <bdi class="link-host">(${host})</bdi>`}`;
+  const shown = html`
+    <a href=${isMail ? target : address.href} target="_blank" rel="noopener noreferrer nofollow">${words}</a>`;
+  return isNamed ? shown : html`${shown} <bdi class="link-host">(${host})</bdi>`;
 }
 
 function image(words, target) {

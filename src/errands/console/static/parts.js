@@ -6,12 +6,14 @@
  */
 
 import { isSignedIn, request, root } from "./api.js";
-import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 
 /** Images with more bytes are only offered as a download. */
 const LARGEST_IMAGE = 10_000_000;
 /** Texts with more characters are shown as plain text until someone asks for more. */
 const LONGEST_TEXT = 200_000;
+/** Texts with more characters are painted less often while they grow. */
+const PACED_TEXT = 20_000;
 /** Members of an object or a list that are shown at first. */
 const SHOWN_MEMBERS = 100;
 /** Characters of a string in JSON that are shown at first. */
@@ -20,7 +22,8 @@ const LONGEST_STRING = 5000;
 // Invisible characters
 
 /** Control characters, and those that change the direction of a text or take no space. */
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\u3164\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
+const HIDDEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\u3164\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
 
 /** Return a text in which characters that cannot be seen are written as their code, such as ‹U+202E›. */
 export function visible(text) {
@@ -44,11 +47,17 @@ export function fileSize(bytes) {
 
 /** The parts of a message or an artifact. `isOpen` says that more text may follow. */
 export function Parts({ parts, isOpen = false }) {
-  return html`<div class="parts">${(parts ?? []).map((part, index) => html`<${Part} key=${index} part=${part} isOpen=${isOpen && index === parts.length - 1} />`)}</div>`;
+  const last = (parts ?? []).length - 1;
+  return html`
+    <div class="parts">
+      ${(parts ?? []).map((part, index) => html`<${Part} key=${index} part=${part} isOpen=${isOpen && index === last} />`)}
+    </div>`;
 }
 
 export function Part({ part, isOpen = false }) {
-  if (typeof part?.text === "string") return html`<${Text} text=${part.text} mediaType=${part.mediaType} isOpen=${isOpen} />`;
+  if (typeof part?.text === "string") {
+    return html`<${Text} text=${part.text} mediaType=${part.mediaType} isOpen=${isOpen} />`;
+  }
   if (typeof part?.raw === "string") return html`<${InlineFile} part=${part} />`;
   if (typeof part?.url === "string") return html`<${LinkedFile} part=${part} />`;
   const exposed = exposedValues(part);
@@ -74,12 +83,31 @@ function Exposed({ values }) {
 let markdown = null;
 const whenLoaded = () => import("./markdown.js").then((module) => { markdown = module; });
 
-/** A text, read as Markdown unless its type says otherwise. While it is open, its last block may still change. */
-export function Text({ text, mediaType = "", isOpen = false }) {
+/** Return a text, but while it is open and long, at most ten times in a second. */
+function usePaced(text, isOpen) {
+  const isPaced = isOpen && text.length > PACED_TEXT;
+  const [shown, setShown] = useState(text);
+  const latest = useRef(text);
+  const timer = useRef(0);
+  latest.current = text;
+  useEffect(() => {
+    if (!isPaced || timer.current) return;
+    timer.current = setTimeout(() => { timer.current = 0; setShown(latest.current); }, 100);
+  }, [text, isPaced]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  return isPaced ? shown : text;
+}
+
+/** The types of texts that are read as Markdown: agents write it without saying so. */
+const MARKDOWN = /^text\/(?:markdown|x-markdown|plain)\b/i;
+
+/** A text, read as Markdown unless its type says otherwise. `isOpen` says that more may follow. */
+export function Text({ text: whole, mediaType = "", isOpen = false }) {
+  const text = usePaced(whole, isOpen);
   const [isWhole, setWhole] = useState(false);
   const [, setLoaded] = useState(markdown !== null);
   const isLong = text.length > LONGEST_TEXT && !isWhole;
-  const isPlain = isLong || (mediaType !== "" && !/^text\/(markdown|x-markdown)\b/i.test(mediaType) && !/^text\/plain\b/i.test(mediaType));
+  const isPlain = isLong || (mediaType !== "" && !MARKDOWN.test(mediaType));
   useEffect(() => { if (!isPlain && markdown === null) whenLoaded().then(() => setLoaded(true), () => {}); }, [isPlain]);
   if (isLong) {
     return html`
@@ -89,7 +117,7 @@ export function Text({ text, mediaType = "", isOpen = false }) {
   }
   if (isPlain) return html`<pre class="plain-text" tabindex="0">${text}</pre>`;
   if (markdown === null) return html`<p class="pre">${text}</p>`;
-  return html`<${markdown.Markdown} text=${text} isOpen=${isOpen} />`;
+  return html`<${markdown.Markdown} text=${text} />`;
 }
 
 /** A button that copies a text. `text` may be a function that returns it. */
@@ -127,8 +155,12 @@ export function Json({ value, label = "" }) {
   const isBranch = value !== null && typeof value === "object";
   return html`
     <div class="json">
-      <div class="json-head">${label ? html`<span class="muted">${visible(label)}</span>` : html`<span></span>`}<${Copy} text=${() => JSON.stringify(value, null, 2)} /></div>
-      <div class="json-tree" role="group" aria-label="JSON">${isBranch ? html`<${Branch} value=${value} depth=${0} />` : html`<${Leaf} value=${value} />`}</div>
+      <div class="json-head">
+        <span class="muted">${visible(label)}</span><${Copy} text=${() => JSON.stringify(value, null, 2)} />
+      </div>
+      <div class="json-tree" role="group" aria-label="JSON">
+        ${isBranch ? html`<${Branch} value=${value} depth=${0} />` : html`<${Leaf} value=${value} />`}
+      </div>
     </div>`;
 }
 
@@ -136,10 +168,15 @@ function Leaf({ value }) {
   const [isWhole, setWhole] = useState(false);
   if (typeof value === "string") {
     const hidden = isWhole ? 0 : Math.max(0, value.length - LONGEST_STRING);
-    return html`<span class="json-string">${JSON.stringify(hidden > 0 ? `${value.slice(0, LONGEST_STRING)}…` : value).replace(HIDDEN, (found) => visible(found))}</span>${hidden > 0
+    const shown = hidden > 0 ? `${value.slice(0, LONGEST_STRING)}…` : value;
+    return html`<span class="json-string">${visible(JSON.stringify(shown))}</span>${hidden > 0
       && html` <button type="button" class="small" onClick=${() => setWhole(true)}>${hidden.toLocaleString("en")} more characters</button>`}`;
   }
   return html`<span class=${value === null ? "json-null" : `json-${typeof value}`}>${String(value)}</span>`;
+}
+
+function keyOf(name) {
+  return html`<span class="json-key">${visible(JSON.stringify(name))}</span>: `;
 }
 
 function Branch({ value, depth, name = null, isLast = true }) {
@@ -148,21 +185,25 @@ function Branch({ value, depth, name = null, isLast = true }) {
   const [isOpen, setOpen] = useState(depth < 2 || (depth < 4 && entries.length <= 3));
   const [shown, setShown] = useState(SHOWN_MEMBERS);
   const [first, last] = isList ? "[]" : "{}";
-  const key = name === null ? "" : html`<span class="json-key">${visible(JSON.stringify(name))}</span>: `;
+  const key = name === null ? "" : keyOf(name);
   if (entries.length === 0) return html`<div class="json-row">${key}${first}${last}${isLast ? "" : ","}</div>`;
-  const count = `${entries.length} ${isList ? (entries.length === 1 ? "item" : "items") : entries.length === 1 ? "field" : "fields"}`;
+  const count = `${entries.length} ${isList ? "item" : "field"}${entries.length === 1 ? "" : "s"}`;
+  const folded = html` <span class="muted">${count}</span> ${last}${isLast ? "" : ","}`;
   return html`
     <div class="json-branch">
-      <button type="button" class="json-toggle" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${key}${first}${isOpen ? "" : html` <span class="muted">${count}</span> ${last}${isLast ? "" : ","}`}</button>
+      <button type="button" class="json-toggle" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>
+        ${key}${first}${isOpen ? "" : folded}
+      </button>
       ${isOpen && html`
         <div class="json-members">
           ${entries.slice(0, shown).map(([member, item], index) => {
             const isEnd = index === entries.length - 1;
             return item !== null && typeof item === "object"
               ? html`<${Branch} key=${member} value=${item} depth=${depth + 1} name=${isList ? null : member} isLast=${isEnd} />`
-              : html`<div class="json-row" key=${member}>${!isList && html`<span class="json-key">${visible(JSON.stringify(member))}</span>: `}<${Leaf} value=${item} />${isEnd ? "" : ","}</div>`;
+              : html`<div class="json-row" key=${member}>${isList ? "" : keyOf(member)}<${Leaf} value=${item} />${isEnd ? "" : ","}</div>`;
           })}
-          ${entries.length > shown && html`<button type="button" class="small" onClick=${() => setShown(shown + 10 * SHOWN_MEMBERS)}>${entries.length - shown} more</button>`}
+          ${entries.length > shown && html`
+            <button type="button" class="small" onClick=${() => setShown(shown + 10 * SHOWN_MEMBERS)}>${entries.length - shown} more</button>`}
         </div>
         <div class="json-row">${last}${isLast ? "" : ","}</div>`}
     </div>`;
@@ -216,24 +257,36 @@ function Bytes({ bytes, name, mediaType }) {
   const about = [mediaType && visible(mediaType), fileSize(bytes.length)].filter(Boolean).join(" · ");
   return html`
     ${image && !isBroken && html`<img class="picture" src=${address} alt=${label} onError=${() => setBroken(true)} />`}
-    <${FileCard} name=${name} fallback=${label} about=${about}><a class="button small" href=${address} download=${label}>Save</a></${FileCard}>`;
+    <${FileCard} name=${name} fallback=${label} about=${about}>
+      <a class="button small" href=${address} download=${label}>Save</a>
+    </${FileCard}>`;
 }
 
 function FileCard({ name, fallback = "file", about, children }) {
   return html`
-    <div class="file"><svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d="M7 3h7l5 5v13H7zM14 3v5h5" /></svg>
-      <span class="file-words"><b>${fileName(name, fallback)}</b><span class="muted">${about}</span></span>${children}</div>`;
+    <div class="file">
+      <svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d="M7 3h7l5 5v13H7zM14 3v5h5" /></svg>
+      <span class="file-words"><b>${fileName(name, fallback)}</b><span class="muted">${about}</span></span>
+      ${children}
+    </div>`;
 }
 
 /** A file at an address. Files of this server are loaded when someone asks; others are only linked. */
 export function LinkedFile({ part }) {
   const [state, setState] = useState({});
   const address = readAddress(part.url);
-  if (address === null) return html`<${FileCard} name=${part.filename} about=${`an address that is not opened: ${visible(part.url).slice(0, 200)}`} />`;
+  if (address === null) {
+    const about = `an address that is not opened: ${visible(part.url).slice(0, 200)}`;
+    return html`<${FileCard} name=${part.filename} about=${about} />`;
+  }
+  const kind = part.mediaType ? `${visible(part.mediaType)} · ` : "";
   const path = blobPath(address);
   if (path === null) {
-    return html`<${FileCard} name=${part.filename} fallback=${address.pathname.split("/").pop()} about=${`${part.mediaType ? `${visible(part.mediaType)} · ` : ""}at ${address.host}`}>
-      <a class="button small" href=${address.href} target="_blank" rel="noopener noreferrer nofollow">Open ↗</a></${FileCard}>`;
+    const name = address.pathname.split("/").pop();
+    return html`
+      <${FileCard} name=${part.filename} fallback=${name} about=${`${kind}at ${address.host}`}>
+        <a class="button small" href=${address.href} target="_blank" rel="noopener noreferrer nofollow">Open ↗</a>
+      </${FileCard}>`;
   }
   if (state.bytes) return html`<${Bytes} bytes=${state.bytes} name=${part.filename} mediaType=${part.mediaType} />`;
   const load = async () => {
@@ -245,9 +298,11 @@ export function LinkedFile({ part }) {
     }
   };
   const isImage = /^image\//i.test(part.mediaType ?? "");
+  const label = state.isLoading ? "Loading …" : isImage ? "Show" : "Load";
   return html`
-    <${FileCard} name=${part.filename} about=${state.error ? state.error.message : [part.mediaType && visible(part.mediaType), "kept by this server"].filter(Boolean).join(" · ")}>
-      ${(isImage || isSignedIn()) && html`<button type="button" class="small" disabled=${state.isLoading} onClick=${load}>${state.isLoading ? "Loading …" : isImage ? "Show" : "Load"}</button>`}
+    <${FileCard} name=${part.filename} about=${state.error ? state.error.message : `${kind}kept by this server`}>
+      ${(isImage || isSignedIn()) && html`
+        <button type="button" class="small" disabled=${state.isLoading} onClick=${load}>${label}</button>`}
       ${!isSignedIn() && html`<a class="button small" href=${address.href} download=${fileName(part.filename)}>Save</a>`}
     </${FileCard}>`;
 }
@@ -264,5 +319,6 @@ export function readAddress(text) {
 
 /** Return the path of a file of this server below the mount point, null for other addresses. */
 function blobPath(address) {
-  return address.href.startsWith(root) && address.href.slice(root.length).includes("blobs/") ? address.href.slice(root.length) : null;
+  const path = address.href.startsWith(root) ? address.href.slice(root.length) : "";
+  return /^(?:[^/?#]+\/)?blobs\/[^?#]+$/.test(path) ? path : null;
 }

@@ -677,7 +677,7 @@ WHERE (pushes.task_id, pushes.id) > ($1::text, $2::text) AND ($3::text IS NULL O
 ORDER BY pushes.task_id, pushes.id LIMIT $4::bigint
 
 -- name: outbox_backlog
--- Since when the longest due of an agent's entries is due or leased, and how many are dead: of some of each.
+-- The time since which an agent's oldest entry has been due or leased, and how many are dead. Reads some of each.
 SELECT
     (SELECT min(due_at) FROM (
         SELECT due_at FROM pushes WHERE agent = $1::text AND due_at IS NOT NULL LIMIT $2::bigint

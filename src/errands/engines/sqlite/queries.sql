@@ -518,7 +518,7 @@ ORDER BY pushes.task, pushes.id
 SELECT max(task) FROM (SELECT DISTINCT task FROM pushes WHERE task > ? ORDER BY task LIMIT ?)
 
 -- name: outbox_backlog
--- Since when the longest due of an agent's entries is due or leased, and how many are dead: of some of each.
+-- The time since which an agent's oldest entry has been due or leased, and how many are dead. Reads some of each.
 SELECT
     (SELECT min(due_at) FROM (
         SELECT due_at FROM pushes INDEXED BY pushes_due WHERE agent = :agent AND due_at IS NOT NULL LIMIT :most

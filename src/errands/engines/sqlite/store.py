@@ -190,7 +190,7 @@ class SQLiteStore:
         return True
 
     def _write(self, connection: sqlite3.Connection, jobs: list[CommitJob]) -> None:
-        """Store a batch and deliver what came of it."""
+        """Store a batch and deliver its results."""
         try:
             outcomes = self._transact(connection, jobs)
         except Exception as error:
@@ -277,7 +277,7 @@ def _settle(future: asyncio.Future[None], error: BaseException | None = None) ->
 def write_changes(
     connection: sqlite3.Connection, changes: Sequence[Change], known: dict[str, TaskRow]
 ) -> list[Judged | ErrandsError]:
-    """Write the changes that are accepted, and return what came of each. `known` is kept up to date."""
+    """Write the changes that are accepted, and return the result of each. `known` is kept up to date."""
     rows: dict[str, TaskRow] = {}
     receipts: dict[tuple[Scope, bytes], Receipt] = {}
     last_no = 0
