@@ -174,6 +174,21 @@ class Telemetry:
         began: int | None = None,
         **values: Value | None,
     ) -> TraceSpan:
+        try:
+            return self._begin(kind, name, parent, identity, began, values)
+        except Exception:
+            _complain()
+            return _Unrecorded()
+
+    def _begin(
+        self,
+        kind: Kind,
+        name: str,
+        parent: TraceContext | Literal["current"] | None,
+        identity: str,
+        began: int | None,
+        values: Mapping[str, Value | None],
+    ) -> TraceSpan:
         form = FORMS[kind]
         attributes: dict[str, Any] = {**form.common, form.named: name, **_attributes(values)}
         context = self._context(kind, parent)
@@ -192,9 +207,6 @@ class Telemetry:
                 record_exception=False,
                 set_status_on_exception=False,
             )
-        except Exception:
-            _complain()
-            return _Unrecorded()
         finally:
             if chosen is not None:
                 _chosen.reset(chosen)
@@ -285,9 +297,9 @@ class _Unrecorded:
 
 
 def _complain() -> None:
-    """Log that a sampler, a processor or an exporter of the program has raised: work goes on without it."""
+    """Log that a sampler or a processor of the program has raised, or that a stored trace is damaged; work goes on."""
     if not _complaints:
-        logger.exception("a part of OpenTelemetry's SDK failed; spans may be missing. This is said only once")
+        logger.exception("a span could not be recorded, and others may be missing, too. This is said only once")
         _complaints.append(True)
 
 

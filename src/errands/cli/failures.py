@@ -7,6 +7,7 @@ import enum
 import functools
 import inspect
 import itertools
+import shlex
 import sysconfig
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
@@ -93,8 +94,8 @@ def reporting() -> Iterator[None]:
     except CommandError as error:
         _end(str(error), error.code, error.details)
     except client.StreamInterruptedError as error:
-        after = f" --after {error.last_event_id}" if error.last_event_id else ""
-        follow = f"follow it with `errands tasks watch URL {error.task_id}{after}`"
+        after = f" --after {shlex.quote(error.last_event_id)}" if error.last_event_id else ""
+        follow = f"follow it with `errands tasks watch URL {shlex.quote(error.task_id)}{after}`"
         _end(f"the connection was lost, but the task may still be running; {follow}", ExitCode.UNREACHABLE)
     except (errors.ConfigurationError, httpx.InvalidURL) as error:
         _end(str(error), ExitCode.USAGE)

@@ -466,7 +466,7 @@ class TimelineFold:
         span = self._calls.get(record.call)
         if span is None:
             self._hidden["delegated"] += 1
-            _remember(self._children, record.task_id, None)
+            _remember(self._children, record.task_id[:TITLE], None)
             return
         span.last = max(span.last, event.version)
         self._child(span, record.task_id)

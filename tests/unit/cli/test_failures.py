@@ -22,6 +22,11 @@ from errands.errors import ConfigurationError, InternalError, StorageError, Unav
         (AgentTimeoutError("late", message_id="m1"), ExitCode.UNREACHABLE, "--message-id"),
         (StreamInterruptedError("t1", "7", "cut"), ExitCode.UNREACHABLE, "errands tasks watch URL t1 --after 7"),
         (StreamInterruptedError("t1", None, "cut"), ExitCode.UNREACHABLE, "errands tasks watch URL t1`"),
+        (
+            StreamInterruptedError("t; reboot", "$(id)", "cut"),
+            ExitCode.UNREACHABLE,
+            "errands tasks watch URL 't; reboot' --after '$(id)'",
+        ),
     ],
 )
 def test_an_error_is_one_line_on_stderr_that_says_what_to_do(

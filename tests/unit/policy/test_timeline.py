@@ -306,6 +306,12 @@ def test_without_contents_the_timeline_says_when_what_happened_and_nothing_that_
     assert hidden.left_out == {"contents": 1}
 
 
+def test_the_name_of_a_task_that_another_agent_has_chosen_is_cut() -> None:
+    log = Log()
+    log.note(records.DelegationBegan(at=log.now, call="unknown", task_id="x" * 100_000))
+    assert [len(child) for child in log.timeline().children] == [160]
+
+
 def test_long_values_are_cut() -> None:
     log = Log().begin("x" * 100_000)
     log.note(records.CapabilityFinished(at="", call="c" * 10_000, function="f" * 10_000, output={"a": "y" * 100_000}))
