@@ -37,6 +37,13 @@ def _iso_second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
+def exact_iso(ms: int) -> str:
+    """Return the same for a time that `from_iso` must lead back to. Raises `ValueError` if it cannot."""
+    if not 0 <= ms <= _LATEST:
+        raise ValueError(f"{ms} is not a time between the years 1970 and 9999")
+    return to_iso(ms)
+
+
 def from_iso(text: str) -> int:
     """Return the milliseconds of an ISO 8601 time; a time without a zone is UTC. Raises `ValueError`."""
     moment = datetime.datetime.fromisoformat(text)

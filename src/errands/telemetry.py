@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -192,6 +192,9 @@ class Telemetry:
                 record_exception=False,
                 set_status_on_exception=False,
             )
+        except Exception:
+            _complain()
+            return _Unrecorded()
         finally:
             if chosen is not None:
                 _chosen.reset(chosen)
@@ -257,7 +260,38 @@ class _Recorded:
     def end(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._span.end()
+            try:
+                self._span.end()
+            except Exception:
+                _complain()
+
+
+class _Unrecorded:
+    """A span that the program's tracer could not make."""
+
+    __slots__ = ()
+
+    def active(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def note(self, **values: Value | None) -> None:
+        pass
+
+    def fail(self, kind: str, *, is_fault: bool = True) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+def _complain() -> None:
+    """Log that a sampler, a processor or an exporter of the program has raised: work goes on without it."""
+    if not _complaints:
+        logger.exception("a part of OpenTelemetry's SDK failed; spans may be missing. This is said only once")
+        _complaints.append(True)
+
+
+_complaints: list[bool] = []
 
 
 class _Active:

@@ -193,6 +193,21 @@ async def reaches(admin: Site, who: str | None, task_id: str, state: str) -> Non
             await asyncio.sleep(0.001)
 
 
+async def test_an_answer_to_a_review_is_not_taken_for_a_later_one_of_the_same_task() -> None:
+    async with site(Reviewed(BOB, BOB.upper())) as admin:
+        task_id = await admin.send("alice", "go")
+        [first] = (await admin.get("bob", "reviews")).json()
+        answer = {"approved": True, "since": first["since"]}
+        assert (await admin.post("bob", f"reviews/{task_id}", answer)).status_code == 200
+        await reaches(admin, "alice", task_id, "input-required")
+        [second] = (await admin.get("bob", "reviews")).json()
+        assert second["since"] > first["since"]
+        assert reason(await admin.post("bob", f"reviews/{task_id}", answer)) == (400, "UNSUPPORTED_OPERATION")
+        answer["since"] = second["since"]
+        assert (await admin.post("bob", f"reviews/{task_id}", answer)).status_code == 200
+        await reaches(admin, "alice", task_id, "completed")
+
+
 async def test_without_authentication_the_user_who_is_asked_has_answered() -> None:
     async with open_site(Reviewed()) as admin:
         task_id = await admin.send(text="buy it")

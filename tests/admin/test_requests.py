@@ -193,6 +193,22 @@ async def test_answers_cannot_be_read_by_pages_of_other_origins() -> None:
         assert not [name for name in answer.headers if name.startswith("access-control-")]
 
 
+@pytest.mark.parametrize("other", ["cross-site", "same-site"])
+async def test_pages_of_other_origins_cannot_measure_how_long_a_search_takes(other: str) -> None:
+    sent = {"Sec-Fetch-Site": other, "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+    opened = {"Sec-Fetch-Site": other, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    async with open_site() as admin:
+        for path in ("/admin/tasks?q=secret", "/admin/figures", "/console/tasks", "/console/static/app.js"):
+            assert reason(await admin.http.get(path, headers=sent)) == (403, "PERMISSION_DENIED")
+        # A page of ours may be linked, but what it shows may not be opened in a window of the other page.
+        assert (await admin.http.get("/console/tasks", headers=opened)).status_code == 200
+        assert reason(await admin.http.get("/admin/tasks?q=secret", headers=opened)) == (403, "PERMISSION_DENIED")
+        for own in ("same-origin", "none"):
+            assert (await admin.get(None, "tasks", **{"Sec-Fetch-Site": own})).status_code == 200
+    async with site() as admin:
+        assert (await admin.get("alice", "tasks", **sent)).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [

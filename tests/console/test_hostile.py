@@ -174,6 +174,63 @@ async def test_a_text_that_is_hard_to_read_as_markdown_does_not_stop_the_page(br
         assert await opened.page.evaluate(paint, list(units)) < 30_000
 
 
+async def test_a_link_whose_words_contain_its_host_but_name_another_shows_where_it_leads(
+    browser: Browser, hostile: str
+) -> None:
+    paint = """async (text) => {
+        const { Markdown } = await import("/console/static/markdown.js");
+        const { html, render } = await import("/console/static/vendor/preact.js");
+        const place = document.createElement("div");
+        render(html`<${Markdown} text=${text} />`, place);
+        return place.textContent;
+    }"""
+    async with tab(browser, hostile) as opened:
+        await opened.open("/chat")
+        await opened.page.wait_for_selector("#message")
+        for text, shown in {
+            "[https://bank.example](https://k.example/x)": "https://bank.example (k.example)",
+            "[bank.example k.example](https://k.example)": "bank.example k.example (k.example)",
+            "[https://k.example/x](https://k.example/y)": "https://k.example/x",
+            "[k.example](https://k.example)": "k.example",
+            "https://k.example/x": "https://k.example/x",
+        }.items():
+            assert await opened.page.evaluate(paint, text) == shown
+
+
+async def test_a_path_that_is_an_address_does_not_get_the_credentials(browser: Browser, hostile: str) -> None:
+    load = """async (path) => {
+        const { request, signIn } = await import("/console/static/api.js");
+        signIn({ in: "header", name: "X-API-Key", value: "secret" });
+        await request(path).catch(() => {});
+    }"""
+    async with tab(browser, hostile) as opened:
+        await opened.open("/chat")
+        await opened.page.wait_for_selector("#message")
+        asked: list[str] = []
+        opened.page.on("request", lambda request: asked.append(request.url))
+        # An agent sends ROOT/https://evil.example/blobs/x as the address of a file of this server.
+        for path in (f"{EVIL}/blobs/x", f"/{EVIL}/blobs/x", "//evil.example/blobs/x"):
+            await opened.page.evaluate(load, path)
+        assert [url for url in asked if url.endswith("/blobs/x") and not url.startswith(hostile)] == []
+        assert len([url for url in asked if url.endswith("/blobs/x")]) == 3
+
+
+async def test_a_form_whose_alternatives_refer_to_themselves_is_there_at_once(browser: Browser, hostile: str) -> None:
+    paint = """async () => {
+        const { SchemaForm } = await import("/console/static/form.js");
+        const { html, render } = await import("/console/static/vendor/preact.js");
+        const again = { anyOf: Array(60).fill({ $ref: "#/$defs/a" }) };
+        const schema = { type: "object", $defs: { a: again }, properties: { x: { $ref: "#/$defs/a" } } };
+        const began = performance.now();
+        render(html`<${SchemaForm} schema=${schema} onAnswer=${() => {}} />`, document.createElement("div"));
+        return performance.now() - began;
+    }"""
+    async with tab(browser, hostile) as opened:
+        await opened.open("/chat")
+        await opened.page.wait_for_selector("#message")
+        assert await opened.page.evaluate(paint) < 2000
+
+
 async def test_neither_does_what_it_asks_and_why_it_fails(browser: Browser, hostile: str) -> None:
     async with tab(browser, hostile) as opened:
         for word in ("ask", "sign", "fail"):

@@ -273,10 +273,23 @@ async def test_where_nobody_authenticates_only_this_machine_reads_them() -> None
         response = await http.get("/metrics")
         assert (response.status_code, "ERRANDS_METRICS_PUBLIC=true" in response.text) == (404, True)
     for host, expected in (("127.0.0.1", 200), ("0.0.0.0", 404)):
-        server = talking(metrics_public=False, public_url="http://agent.test")
+        server = talking(metrics_public=False)
         server.listen_at(host, 8000)
         async with server:
-            assert await status(server) == expected
+            assert await status(server, Host="localhost:8000") == expected
+
+
+async def test_a_proxy_on_this_machine_does_not_show_them_to_the_world() -> None:
+    for options, headers in (
+        ({"public_url": "http://agent.test"}, {}),
+        ({"trust_forwarded": True}, {}),
+        ({}, {"X-Forwarded-For": "203.0.113.7"}),
+        ({}, {"Via": "1.1 proxy"}),
+    ):
+        server = talking(metrics_public=False, **options)
+        server.listen_at("127.0.0.1", 8000)
+        async with server:
+            assert await status(server, Host="localhost:8000", **headers) == 404
 
 
 async def test_a_process_that_takes_no_requests_shows_them_only_if_everyone_may_read_them(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from errands.client import (
     StreamEvent,
     StreamInterruptedError,
 )
+from errands.clock import system_clock
 from errands.errors import (
     AuthenticationRequiredError,
     InternalError,
@@ -31,6 +32,7 @@ from errands.errors import (
 from errands.testing import connect, serve
 from tests.cells import one_engine
 from tests.interaction.agents import Asks, Direct, Echo, Gated, Parrot, Patient, card
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -144,6 +146,9 @@ async def test_a_cancelled_task_is_canceled(connected: Connected) -> None:
 async def test_tasks_are_listed_on_one_page_the_newest_first_and_as_asked_for(connected: Connected) -> None:
     async with connected(Asks()) as client:
         asked = await client.send("one", context_id="c-1")
+        # Of two tasks of one millisecond, either may come first.
+        asked_at = system_clock()
+        await until(lambda: system_clock() > asked_at)
         done = await client.send("two", context_id="c-2")
         await client.send("French", task_id=done.task_id, context_id="c-2")
         page = await client.list_tasks(page_size=1)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from errands import TaskContext, Worker, telemetry, tracing
@@ -587,3 +587,37 @@ async def test_another_implementation_of_the_api_has_a_span_for_each_attempt(
         assert (await client.send("hi")).completed
         await collector.has(TURN)
     collector.check_tree()
+
+
+class Broken(SpanProcessor):
+    """Raises where `place` says."""
+
+    place = ""
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if self.place == "start":
+            raise RuntimeError("no span today")
+
+    def on_end(self, span: Any) -> None:
+        if self.place == "end":
+            raise RuntimeError("no span today")
+
+
+async def test_a_part_of_the_sdk_that_fails_fails_no_turn(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Broken()
+    provider = trace.get_tracer_provider()
+    assert isinstance(provider, TracerProvider)
+    provider.add_span_processor(broken)
+    try:
+        for place in ("start", "end"):
+            monkeypatch.setattr(telemetry, "_complaints", [])
+            caplog.clear()
+            broken.place = place
+            async with serve(Echo(), otel=True) as server, connect(server) as client:
+                for text in ("one", "two"):
+                    assert (await client.send(text)).state == "completed"
+            assert len([one for one in caplog.records if "spans may be missing" in one.message]) == 1
+    finally:
+        broken.place = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from typer import Option
 
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import Storage, existing_store
-from errands.cli.printing import SlowWork, note, out
+from errands.cli.printing import SlowWork, note, out, print_raw_json
 from errands.clock import from_iso, to_iso
 from errands.engines.base import Engine
 from errands.errors import TaskNotFoundError
@@ -59,13 +58,13 @@ async def audit(
             is_known = True
             for entry in entries_of(stored, events):
                 if entry.at >= earliest:
-                    sys.stdout.write(f"{encode(entry).decode()}\n")
+                    print_raw_json(encode(entry))
         async for access in engine.accesses():
             entry = entry_of(access)
             if task in (None, entry.task):
                 is_known = True
                 if entry.at >= earliest:
-                    sys.stdout.write(f"{encode(entry).decode()}\n")
+                    print_raw_json(encode(entry))
         if not is_known:
             raise TaskNotFoundError(taskId=task)
     return ExitCode.OK

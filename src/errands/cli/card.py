@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token
-from errands.cli.printing import clean, count_severities, finding_text, out, print_json
+from errands.cli.printing import clean, count_severities, finding_text, out, print_json, print_raw_json
 from errands.client import AgentNotFoundError, CardSignatureError
 from errands.client.agent_session import RetryPolicy
 from errands.client.discovery import CardSource, card_urls, read_card
@@ -84,7 +84,7 @@ async def _show(remote: RemoteAgent, file: bytes | None, as_json: bool) -> ExitC
     raw = await _fetch(remote) if file is None else file
     found = read_card(raw)
     if as_json:
-        sys.stdout.write(msgspec.json.format(raw, indent=2).decode() + "\n")
+        print_raw_json(msgspec.json.format(raw, indent=2))
         return ExitCode.OK
     offered = found.capabilities
     capabilities = {

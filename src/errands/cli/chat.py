@@ -186,10 +186,11 @@ class ChatTerminal:
             note(f"The task waits for {reviewer}: answer approve or deny, if that is you.", "dim")
             return None
         schema = wanted.get("schema")
-        if isinstance(schema, dict) and schema.get("type") == "object" and schema.get("properties"):
-            value = self._fill(schema)
-            return None if value is None else [Part(data=value, media_type="application/json")]
         if isinstance(schema, dict):
+            properties = schema.get("properties")
+            if schema.get("type") == "object" and isinstance(properties, dict) and properties:
+                value = self._fill(properties, _list(schema.get("required")))
+                return None if value is None else [Part(data=value, media_type="application/json")]
             note(f"The answer should match: {msgspec.json.encode(schema).decode()}", "dim")
         return None
 
@@ -295,14 +296,13 @@ class ChatTerminal:
             self._credentials = [BearerToken(token)]
         return [Part(text="go on")]
 
-    def _fill(self, schema: dict[str, Any]) -> dict[str, Any] | None:
-        """Ask for each property of an object; None when the input ends."""
+    def _fill(self, properties: dict[str, Any], required: list[Any]) -> dict[str, Any] | None:
+        """Ask for each property of an object; None when the input ends. The agent has written the schema."""
         filled: dict[str, Any] = {}
-        required = schema.get("required") or []
-        for name, field in schema["properties"].items():
+        for name, field in properties.items():
             field = field if isinstance(field, dict) else {}
             kind = str(field.get("type", "any"))
-            if choices := field.get("enum"):
+            if choices := _list(field.get("enum")):
                 kind = " | ".join(map(str, choices))
             label = one_line(f"{name} ({kind}{'' if name in required else ', optional'})", 100)
             if description := field.get("description"):
@@ -349,6 +349,10 @@ class ChatTerminal:
             note(f"Saved as {path}.", "dim")
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 async def _until_settled(events: AsyncGenerator[StreamEvent, None]) -> AsyncGenerator[StreamEvent, None]:
     """Pass events on until the turn is over: a subscription goes on while a task is paused."""
     async with aclosing(events):
@@ -360,7 +364,7 @@ async def _until_settled(events: AsyncGenerator[StreamEvent, None]) -> AsyncGene
 
 def _read_field(text: str, field: dict[str, Any]) -> Any:
     """Return the value that was typed for a field. Raises `ValueError` that says what is expected."""
-    if choices := field.get("enum"):
+    if choices := _list(field.get("enum")):
         for choice in choices:
             if text == str(choice):
                 return choice
@@ -387,7 +391,9 @@ _SAMPLES = {"integer": "3", "number": "2.5", "boolean": "true", "array": '["a", 
 
 def _free_path(part: Part) -> Path:
     """Return a new file in this folder for what an agent sent, whose name is not trusted."""
-    name = clean(part.filename or "").replace("\\", "/").rpartition("/")[2].strip().lstrip(".")[:100]
+    name = " ".join(clean(part.filename or "").replace("\\", "/").rpartition("/")[2].split()).lstrip(".")
+    # Systems allow a name 255 bytes; a number and the ending of an unfinished file are added to it.
+    name = name[:100].encode()[:200].decode(errors="ignore")
     if not name:
         name = f"file{mimetypes.guess_extension(part.media_type or '') or ''}"
     path, number = Path(name), 1

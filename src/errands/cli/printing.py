@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,8 @@ from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
@@ -24,8 +26,12 @@ from errands.model.marks import exposed_values
 PATIENCE = 2.0
 #: The width of tables in a pipe, which has no screen that could be too narrow.
 _PIPE_WIDTH = 200
+#: Characters that make a text be shown in another order than it is written in, such as a file name with a false ending.
+_REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 #: Control characters in an agent's text could clear or retitle the terminal, or hide what was written before.
-_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160), *_REORDERING) if chr(code) not in "\n\t"}
+#: Those that JSON does not escape by itself; outside of strings, JSON has none of them.
+_UNESCAPED = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 _STATE_STYLES = {
     "completed": "green",
@@ -38,13 +44,24 @@ _STATE_STYLES = {
 _SEVERITY_STYLES = {"error": "red", "warning": "yellow"}
 
 
+class CleanConsole(Console):
+    """A console that prints only its own control characters: texts of others cannot bring any."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(clean(segment.text), segment.style)
+
+
 def out() -> Console:
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    return Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return CleanConsole(width=width, soft_wrap=True)
 
 
 def err() -> Console:
-    return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return CleanConsole(stderr=True, soft_wrap=True)
 
 
 def note(text: str, style: str = "") -> None:
@@ -113,8 +130,13 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str | Text]], *, whole: 
 def print_json(value: Any, *, pretty: bool = True) -> None:
     """Print a value as the protocol writes it: indented, or on one line."""
     raw = msgspec.json.encode(value)
-    sys.stdout.write((msgspec.json.format(raw, indent=2) if pretty else raw).decode() + "\n")
+    print_raw_json(msgspec.json.format(raw, indent=2) if pretty else raw)
     sys.stdout.flush()
+
+
+def print_raw_json(raw: bytes) -> None:
+    """Print JSON as it is, with every character escaped that a terminal would obey."""
+    sys.stdout.write(_UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", raw.decode()) + "\n")
 
 
 def print_event(event: StreamEvent) -> None:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Self, TypeVar
 
 import httpx
 import msgspec
-from rich.console import Console
 from rich.live import Live
 from typer import Option
 
@@ -31,7 +30,7 @@ from errands.cli.dashboard import (
 )
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import AllowOrigins, ApiKeyOption, AsJson, Headers, RemoteAgent, Token, Url
-from errands.cli.printing import out, print_json
+from errands.cli.printing import CleanConsole, out, print_json
 from errands.client import AgentUnreachableError
 from errands.client.agent_session import RetryPolicy
 from errands.client.credentials import ChosenCredentials, Origins, authorize, offered
@@ -201,7 +200,7 @@ class Dashboard:
 
     async def run(self) -> None:
         """Show the dashboard until the user quits. Raises `CommandError` if the server refuses to answer."""
-        console = Console(highlight=False, markup=False, emoji=False)
+        console = CleanConsole()
         with _keys(self._press), Live(console=console, screen=True, auto_refresh=False) as live:
             asking = asyncio.create_task(self._ask())
             try:

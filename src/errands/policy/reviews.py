@@ -235,8 +235,11 @@ class ReviewDesk:
         message_id: str = "",
         receipt: bytes | None = None,
         receipt_since: int = 0,
+        since: int | None = None,
     ) -> StoredTask:
         """Answer the one task that `query` finds: it is submitted again, and its next turn finds the answer.
+
+        `since` is when the review that was read began (`Review.since`), if that is known: a task may ask again.
 
         Message, record, state and queueing are one commit, so of two answers one is written and the other raises
         `UnsupportedOperationError`, as does one that comes too late. The task is returned without its artifacts.
@@ -247,6 +250,11 @@ class ReviewDesk:
                 raise errors.UnsupportedOperationError(
                     f"Task {query.task_id} does not wait for a review: it has been answered, the task has ended, or "
                     "the task does not exist",
+                    taskId=query.task_id,
+                )
+            if since is not None and found[0].head.status_at != since:
+                raise errors.UnsupportedOperationError(
+                    f"Task {query.task_id} waits for another review by now: read it before you answer",
                     taskId=query.task_id,
                 )
             try:

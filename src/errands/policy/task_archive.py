@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from itertools import islice
-from typing import Any, BinaryIO, Literal
+from itertools import count, islice
+from operator import eq, ge
+from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 
-from errands.clock import from_iso, to_iso
+from errands.clock import exact_iso, from_iso
 from errands.engines.base import Engine
 from errands.errors import ErrandsError
 from errands.lifecycle import fold
@@ -26,6 +27,10 @@ from errands.version import __version__
 
 #: The version of the format.
 FORMAT = 1
+
+#: Numbers that every kind of store can keep.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Version = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 _DECODERS: dict[log.EventKind, Any] = {
     "request": msgspec.json.Decoder(log.RequestOptions).decode,
@@ -40,6 +45,7 @@ class ArchiveError(ErrandsError):
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(f"line {line}: {problem}")
+        self.problem = problem
 
 
 class _Line(msgspec.Struct, rename="camel", tag_field="line", forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -57,25 +63,25 @@ class ArchiveBegin(_Line, frozen=True, kw_only=True, tag="archive"):
 class ArchivedHead(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="task"):
     """The line of a task; the lines of its `events` follow."""
 
-    task_id: str
+    task_id: Annotated[str, msgspec.Meta(min_length=1)]
     context_id: str
     tenant: str
     owner: str
     agent: str
     state: str
-    version: int
+    version: Version
     #: The events up to this version are no longer kept, apart from records.
-    trimmed: int = 0
+    trimmed: Count = 0
     created_at: str
     updated_at: str
     status_at: str
-    attempt: int = 0
-    attempt_base: int = 0
-    given_back: int = 0
+    attempt: Count = 0
+    attempt_base: Count = 0
+    given_back: Count = 0
     #: Whether a process had a lease on the task, and whether the task was in the queue or leased.
     leased: bool = False
     live: bool = False
-    unread: int = 0
+    unread: Count = 0
     cancel_requested: bool = False
     direct: bool = False
     asks: str = ""
@@ -83,7 +89,7 @@ class ArchivedHead(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="ta
     snapshot: Task | None = None
     #: What the agent remembers of the conversation, in Base64.
     memory: bytes | None = None
-    events: int
+    events: Count
     #: The digest of the lines of its events, without their ends.
     sha256: str
 
@@ -91,7 +97,7 @@ class ArchivedHead(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="ta
 class ArchivedLease(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A lease that an event records."""
 
-    attempt: int
+    attempt: Count
     worker: str
     until: str
     cause: Literal["new", "expired", "given back"]
@@ -100,7 +106,7 @@ class ArchivedLease(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class ArchivedEvent(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="event"):
     """The line of an event."""
 
-    version: int
+    version: Version
     kind: log.EventKind
     at: str
     lease: ArchivedLease | None = None
@@ -110,7 +116,7 @@ class ArchivedEvent(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="e
 class ArchiveEnd(_Line, frozen=True, kw_only=True, tag="end"):
     """The last line: without it, the file is not complete."""
 
-    tasks: int
+    tasks: Count
 
 
 AnyLine = ArchiveBegin | ArchivedHead | ArchivedEvent | ArchiveEnd
@@ -155,7 +161,7 @@ class ArchivedTask(msgspec.Struct, frozen=True, kw_only=True):
 
 def beginning(now: int) -> bytes:
     """Return the first line of an archive."""
-    return encode(ArchiveBegin(format=FORMAT, errands=__version__, exported_at=to_iso(now)))
+    return encode(ArchiveBegin(format=FORMAT, errands=__version__, exported_at=exact_iso(now)))
 
 
 def ending(tasks: int) -> bytes:
@@ -187,9 +193,9 @@ async def archive_lines(engine: Engine, stored: log.StoredTask, *, with_memory: 
         state=head.state.value,
         version=head.version,
         trimmed=trimmed,
-        created_at=to_iso(head.created_at),
-        updated_at=to_iso(head.updated_at),
-        status_at=to_iso(head.status_at),
+        created_at=exact_iso(head.created_at),
+        updated_at=exact_iso(head.updated_at),
+        status_at=exact_iso(head.status_at),
         attempt=head.attempt,
         attempt_base=head.attempt_base,
         given_back=head.given_back,
@@ -204,7 +210,13 @@ async def archive_lines(engine: Engine, stored: log.StoredTask, *, with_memory: 
         events=len(lines),
         sha256=_digest(lines),
     )
-    return [encode(archived), *lines]
+    line = encode(archived)
+    try:
+        # Numbers of a damaged head may be any: one task that cannot be read would end the import of all after it.
+        _check(_LINES.decode(line), lines, 0)
+    except ArchiveError as error:
+        raise ValueError(error.problem) from None
+    return [line, *lines]
 
 
 def _event_line(event: log.Event) -> bytes:
@@ -214,10 +226,12 @@ def _event_line(event: log.Event) -> bytes:
         raise ValueError(f"event {event.version} cannot be read ({error})") from None
     lease = None
     if event.lease is not None:
-        lease = ArchivedLease(event.lease.attempt, event.lease.worker, to_iso(event.lease.until), event.lease.cause)
+        lease = ArchivedLease(event.lease.attempt, event.lease.worker, exact_iso(event.lease.until), event.lease.cause)
     data = event.data if b"\n" not in event.data else msgspec.json.format(event.data, indent=-1)
     return encode(
-        ArchivedEvent(version=event.version, kind=event.kind, at=to_iso(event.at), lease=lease, data=msgspec.Raw(data))
+        ArchivedEvent(
+            version=event.version, kind=event.kind, at=exact_iso(event.at), lease=lease, data=msgspec.Raw(data)
+        )
     )
 
 
@@ -240,22 +254,21 @@ def read_archive(file: BinaryIO) -> Iterator[ArchivedTask]:
         raise ArchiveError(number, "this is not an archive of tasks; `errands tasks export` writes one")
     if begin.format != FORMAT:
         raise ArchiveError(number, f"the archive has format {begin.format}; this release reads format {FORMAT}")
-    count = 0
+    tasks = 0
     while (entry := next(lines, None)) is not None:
         number, text = entry
         line = _read_line(number, text)
         if isinstance(line, ArchiveEnd):
-            if line.tasks != count:
-                raise ArchiveError(number, f"the archive should have {line.tasks} tasks and has {count}")
+            if line.tasks != tasks:
+                raise ArchiveError(number, f"the archive should have {line.tasks} tasks and has {tasks}")
             return
-        if not isinstance(line, ArchivedHead):
-            raise ArchiveError(number, "a line about a task was expected")
-        events = [text for _, text in islice(lines, line.events)]
-        if len(events) < line.events:
+        wanted = line.events if isinstance(line, ArchivedHead) else 0
+        events = [text for _, text in islice(lines, wanted)]
+        if len(events) < wanted:
             number += len(events)
             break
         yield _check(line, events, number)
-        count += 1
+        tasks += 1
     raise ArchiveError(number, "the archive ends here and is not complete: export it again")
 
 
@@ -266,13 +279,18 @@ def _read_line(number: int, text: bytes) -> AnyLine:
         raise ArchiveError(number, f"it cannot be read ({error})") from None
 
 
-def _check(archived: ArchivedHead, lines: list[bytes], number: int) -> ArchivedTask:
+def _check(archived: AnyLine, lines: list[bytes], number: int) -> ArchivedTask:
     """Check the line of a task and the lines of its events, and return the task."""
+    if not isinstance(archived, ArchivedHead):
+        raise ArchiveError(number, "a line about a task was expected")
     if _digest(lines) != archived.sha256:
         raise ArchiveError(number, f"the events of task {archived.task_id} were changed after the export")
-    events = [_read_event(at, line, archived.trimmed) for at, line in enumerate(lines, number + 1)]
-    versions = [event.version for event in events if event.version > archived.trimmed]
-    if versions != list(range(archived.trimmed + 1, archived.version + 1)):
+    events = [_read_event(at, line, archived) for at, line in enumerate(lines, number + 1)]
+    versions = [event.version for event in events]
+    kept = [version for version in versions if version > archived.trimmed]
+    # Compared one by one: the numbers are those of a stranger, and a range of them may not fit into memory.
+    is_whole = len(kept) == archived.version - archived.trimmed and all(map(eq, kept, count(archived.trimmed + 1)))
+    if not is_whole or any(map(ge, versions, versions[1:])):
         raise ArchiveError(number, f"the log of task {archived.task_id} has gaps")
     task = archived.snapshot
     try:
@@ -288,9 +306,9 @@ def _check(archived: ArchivedHead, lines: list[bytes], number: int) -> ArchivedT
             cancel_requested=archived.cancel_requested,
             direct=archived.direct,
             asks=archived.asks,
-            created_at=from_iso(archived.created_at),
-            updated_at=from_iso(archived.updated_at),
-            status_at=from_iso(archived.status_at),
+            created_at=_time(archived.created_at),
+            updated_at=_time(archived.updated_at),
+            status_at=_time(archived.status_at),
         )
     except UNREADABLE as error:
         raise ArchiveError(number, f"task {archived.task_id} cannot be read ({error})") from None
@@ -310,18 +328,43 @@ def _check(archived: ArchivedHead, lines: list[bytes], number: int) -> ArchivedT
     )
 
 
-def _read_event(number: int, text: bytes, trimmed: int) -> log.Event:
+def _read_event(number: int, text: bytes, archived: ArchivedHead) -> log.Event:
     line = _read_line(number, text)
     if not isinstance(line, ArchivedEvent):
         raise ArchiveError(number, "a line about an event was expected")
-    if line.version <= trimmed and line.kind != "record":
-        raise ArchiveError(number, f"only records can be older than version {trimmed + 1} in this log")
+    if line.version <= archived.trimmed and line.kind != "record":
+        raise ArchiveError(number, f"only records can be older than version {archived.trimmed + 1} in this log")
     data = bytes(line.data)
+    if b"\r" in data:
+        data = msgspec.json.format(data, indent=-1)  # a stream would end the line there
     try:
-        _DECODERS.get(line.kind, _decode_event)(data)
+        if line.kind in _DECODERS:
+            _DECODERS[line.kind](data)
+        elif _subject_of(line.kind, _decode_event(data)) not in (archived.task_id, None):
+            raise ArchiveError(number, f"event {line.version} is about another task")
         lease = None
         if line.lease is not None:
-            lease = log.LeaseRecord(line.lease.attempt, line.lease.worker, from_iso(line.lease.until), line.lease.cause)
-        return log.Event(line.version, line.kind, data, from_iso(line.at), lease)
+            lease = log.LeaseRecord(line.lease.attempt, line.lease.worker, _time(line.lease.until), line.lease.cause)
+        return log.Event(line.version, line.kind, data, _time(line.at), lease)
     except UNREADABLE as error:
         raise ArchiveError(number, f"event {line.version} cannot be read ({error})") from None
+
+
+def _subject_of(kind: log.EventKind, update: StreamResponse) -> str | None:
+    """Return the task that an event is about, None if it does not say. Raises `ValueError` for one of another kind."""
+    if kind == "task" and update.task is not None:
+        return update.task.id
+    if kind == "status" and update.status_update is not None:
+        return update.status_update.task_id
+    if kind == "artifact" and update.artifact_update is not None:
+        return update.artifact_update.task_id
+    if kind == "message" and update.message is not None:
+        return update.message.task_id
+    raise ValueError(f"it is not a {kind}")
+
+
+def _time(text: str) -> int:
+    """Return the time in a line. Raises `ValueError`, also for one that could not be exported again."""
+    ms = from_iso(text)
+    exact_iso(ms)
+    return ms

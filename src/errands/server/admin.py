@@ -193,6 +193,8 @@ class ReviewAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     approved: bool
     comment: str = ""
+    #: The `since` of the review that was read; one that began later is not answered then.
+    since: int | None = None
 
 
 class AdminAnswer(NamedTuple):
@@ -607,7 +609,7 @@ class AdminApi:
         if self._server.pool.draining:
             raise errors.UnavailableError("The server is shutting down; answer again in a moment")
         desk = ReviewDesk(self._server.pool.handlers[self._agent].journal)
-        answered = await desk.settle(msgspec.structs.replace(query, users=(user,)), verdict)
+        answered = await desk.settle(msgspec.structs.replace(query, users=(user,)), verdict, since=answer.since)
         if not sight.reaches(answered.scope):
             answered = msgspec.structs.replace(answered, task=shown_to_reviewer(answered.task))
         return AdminAnswer(TableRow.of(answered, is_operator=call.is_operator))
@@ -686,8 +688,10 @@ class AdminApi:
     async def show_figures(self, asked: AdminRequest) -> AdminAnswer:
         since = whole_number(asked.query, "since", 0, 0, 2**53)
         sight = await self._survey(asked, shows_tasks=False)
-        if not sight.is_operator:
-            raise errors.PermissionDeniedError("Figures are about all tasks, so they are for operators")
+        if sight.reach != "agent":
+            raise errors.PermissionDeniedError(
+                "Figures are about the tasks of all tenants, so they are for operators with reach=agent"
+            )
         reporter = self._server.reporter
         if reporter is None:
             raise errors.MethodNotFoundError("Metrics are off; ERRANDS_METRICS=true turns them on")

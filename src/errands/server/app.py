@@ -402,7 +402,11 @@ class A2AServer:
             if self.reporter is not None:
                 identify = self.dispatcher.identify if self.asks_who_calls and serves else None
                 self.metrics_page = MetricsPage(
-                    self.reporter, identify, settings, lambda: self.listens_locally and not self.asks_who_calls, audit
+                    self.reporter,
+                    identify,
+                    settings,
+                    lambda exchange: self.console.is_open and self.console.is_from_here(exchange),
+                    audit,
                 )
             self.blob_pages: BlobPages | None = None
             if self.blobs is not None and serves:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from errands.errors import MethodNotFoundError, PermissionDeniedError
 from errands.runtime.settings import ServerRole
 from errands.server.asgi import HttpExchange
-from errands.server.request_guard import check_host_name, is_loopback
+from errands.server.request_guard import check_host_name, check_site, is_loopback
 
 if TYPE_CHECKING:
     from errands.server.app import A2AServer
@@ -70,23 +70,33 @@ class ConsoleGate:
                 "callers authenticate (auth); ERRANDS_CONSOLE=on turns it on for everyone who can reach the server"
             )
 
-    def check(self, exchange: HttpExchange) -> None:
-        """Raise `MethodNotFoundError` if the console is off, `PermissionDeniedError` if it is not for this client."""
+    def check(self, exchange: HttpExchange, *, is_page: bool = False) -> None:
+        """Raise `MethodNotFoundError` if the console is off, `PermissionDeniedError` if it is not for this client.
+
+        Other sites may link to a page (`is_page`).
+        """
         self.check_on()
         if self.is_open:
-            self.check_nameless(exchange)
+            self.check_nameless(exchange, is_page=is_page)
 
-    def check_nameless(self, exchange: HttpExchange) -> None:
+    def check_nameless(self, exchange: HttpExchange, *, is_page: bool = False) -> None:
         """Raise `PermissionDeniedError` if a caller without a name may not use the console from where it is."""
-        if self._server.settings.console == "on":
-            return
-        # A web page may have registered a name for this machine.
-        check_host_name(exchange, self._server.settings)
-        if not (self._is_private and _is_local(exchange)):
+        check_site(exchange, is_page=is_page)
+        if self._server.settings.console != "on" and not self.is_from_here(exchange):
             raise PermissionDeniedError(
                 "The console is only for this machine as long as callers have no name; set up auth, or set "
                 "ERRANDS_CONSOLE=on if everyone who can reach this server may operate it"
             )
+
+    def is_from_here(self, exchange: HttpExchange) -> bool:
+        """Return whether only this machine can reach the server, and the request comes from it and not by a proxy.
+
+        Raises `PermissionDeniedError` for a host name that a web page may have registered for this machine.
+        """
+        if not (self._is_private and _is_local(exchange)):
+            return False
+        check_host_name(exchange, self._server.settings)
+        return True
 
 
 def _is_local(exchange: HttpExchange) -> bool:

@@ -139,7 +139,7 @@ class A2AApp:
         await exchange.respond(200, encode(keys), headers=((b"cache-control", b"public, max-age=300"),))
 
     async def _console(self, exchange: HttpExchange, path: str) -> None:
-        self._server.console.check(exchange)
+        self._server.console.check(exchange, is_page=not path.startswith(console.STATIC))
         card = self._server.cards.document(exchange, CardForm.V1_0).body
         answer = console.answer(
             path,

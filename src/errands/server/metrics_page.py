@@ -27,17 +27,17 @@ class MetricsPage:
         reporter: ProcessReporter,
         identify: Identify | None,
         settings: Settings,
-        is_private: Callable[[], bool],
+        is_from_here: Callable[[HttpExchange], bool],
         audit: AccessAudit | None = None,
     ) -> None:
         """`identify` is None where callers are not known: without authentication, and where no requests are taken.
 
-        `is_private` returns whether only this machine can reach the server.
+        `is_from_here` returns whether callers are not asked who they are, and a request comes from this machine.
         """
         self._reporter = reporter
         self._identify = identify
         self._settings = settings
-        self._is_private = is_private
+        self._is_from_here = is_from_here
         self._audit = audit
 
     async def serve(self, exchange: HttpExchange) -> None:
@@ -50,7 +50,7 @@ class MetricsPage:
     async def _check(self, exchange: HttpExchange) -> None:
         """Raise `A2AError` unless the caller may know about all tasks of the agent."""
         if self._identify is None:
-            if not self._is_private():
+            if not self._is_from_here(exchange):
                 raise MethodNotFoundError(
                     "The metrics are shown to operators, and callers are not known here; for everyone who reaches this "
                     "server set ERRANDS_METRICS_PUBLIC=true"

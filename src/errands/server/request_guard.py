@@ -1,9 +1,10 @@
 """Refuses requests that a web page may have made a browser send (CSRF, DNS rebinding), and invalid Host headers.
 
 A server on the reader's own machine can be reached by any page in a browser there. A page cannot read what another
-origin answers, and the browser asks the server first (a preflight) before it sends JSON or an A2A header. Two ways
-lead around that: a request with neither, which `check_content_type` refuses, and a host name of the page's own that
-resolves to this machine (DNS rebinding), which `check_host_name` refuses.
+origin answers, though it can measure how long that takes (see `check_site`), and the browser asks the server first (a
+preflight) before it sends JSON or an A2A header. Two ways lead around that: a request with neither, which
+`check_content_type` refuses, and a host name of the page's own that resolves to this machine (DNS rebinding), which
+`check_host_name` refuses.
 """
 
 from __future__ import annotations
@@ -53,6 +54,18 @@ def check_content_type(
 def needs_preflight(exchange: HttpExchange) -> bool:
     """Return whether a web page may have sent the request without the server having been asked first."""
     return b"origin" in exchange.headers and _PREFLIGHTED.isdisjoint(exchange.headers)
+
+
+def check_site(exchange: HttpExchange, *, is_page: bool = False) -> None:
+    """Raise `PermissionDeniedError` for a request that a page of another origin made a browser send, whatever it reads.
+
+    The page cannot read the answer, but it can measure how long it takes, and so find out what is in it. A link from
+    there may lead to a page of ours (`is_page`).
+    """
+    if exchange.header(b"sec-fetch-site") not in ("cross-site", "same-site"):
+        return
+    if not (is_page and exchange.header(b"sec-fetch-dest") == "document"):
+        raise PermissionDeniedError("This is not for web pages of other origins")
 
 
 def check_host_header(exchange: HttpExchange) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -64,6 +66,15 @@ def s3_bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.F
     return f"s3://{name}/agent/files"
 
 
+class ObjectsInFiles(LocalFileSystem):  # type: ignore[misc]
+    """Real files that are copied as objects of a remote store are: all at once."""
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        unfinished = f"{path2}.{secrets.token_hex(4)}"
+        super().cp_file(path1, unfinished, **kwargs)
+        os.replace(unfinished, path2)
+
+
 @pytest.fixture(params=["directory", "s3", "memory", "files"])
 def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
     if request.param == "directory":
@@ -71,8 +82,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
     elif request.param == "s3":
         yield bucket_from_url(request.getfixturevalue("s3_bucket"))
     elif request.param == "files":
-        # Real files, which the bucket uses like objects of a remote store.
-        yield FsspecBucket(LocalFileSystem(auto_mkdir=True), f"{tmp_path}/bucket")
+        yield FsspecBucket(ObjectsInFiles(auto_mkdir=True), f"{tmp_path}/bucket")
     else:
         MemoryFileSystem.store.clear()
         yield FsspecBucket(MemoryFileSystem(), "/bucket")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
+import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ import pytest
 from errands.engines.urls import engine_from_url
 from errands.errors import TaskNotFoundError
 from errands.model.core import TaskState
-from errands.model.log import Draft, PushConfig, StoredTask, Work
+from errands.model.log import Draft, Event, PushConfig, StoredTask, Work
 from errands.policy.task_archive import ArchivedEvent, ArchivedHead
 from tests.contract.changes import AGENT, LEASE_MS, ME, OTHER_TENANT, WORKER, Changes, ManualClock, log_of
 from tests.damage import GARBAGE, MISFIT, damage_event
@@ -199,6 +202,38 @@ def spoil_field(lines: list[str]) -> None:
     lines[n] = json.dumps({**json.loads(lines[n]), "colour": "red"})
 
 
+def digested(lines: list[str]) -> list[str]:
+    """The lines of an archive whose first task has the digest of its events."""
+    n = head_line(lines)
+    head = json.loads(lines[n])
+    own = lines[n + 1 : n + 1 + head["events"]]
+    head["sha256"] = hashlib.sha256("".join(f"{line}\n" for line in own).encode()).hexdigest()
+    lines[n] = json.dumps(head)
+    return lines
+
+
+def spoil_subject(lines: list[str]) -> None:
+    n = head_line(lines)
+    at = next(at for at in range(n, len(lines)) if '"kind":"status"' in lines[at])
+    lines[at] = lines[at].replace('"taskId":"completed"', '"taskId":"failed"')
+    digested(lines)
+
+
+def spoil_kind(lines: list[str]) -> None:
+    n = head_line(lines)
+    at = next(at for at in range(n, len(lines)) if '"kind":"status"' in lines[at])
+    lines[at] = lines[at].replace('"kind":"status"', '"kind":"message"')
+    digested(lines)
+
+
+def spoil_head(**fields: object) -> Callable[[list[str]], None]:
+    def spoil(lines: list[str]) -> None:
+        n = head_line(lines)
+        lines[n] = json.dumps({**json.loads(lines[n]), **fields})
+
+    return spoil
+
+
 def spoil_start(lines: list[str]) -> None:
     lines[0] = lines[0].replace('"format":1', '"format":2')
 
@@ -211,6 +246,16 @@ def spoil_start(lines: list[str]) -> None:
         (spoil_version, "the log of task completed has gaps"),
         (spoil_json, "it cannot be read"),
         (spoil_field, "unknown field `colour`"),
+        (spoil_subject, "is about another task"),
+        (spoil_kind, "it is not a message"),
+        (spoil_head(version=2**31 - 1), "the log of task completed has gaps"),
+        (spoil_head(version=2**63), "it cannot be read"),
+        (spoil_head(events=-1), "it cannot be read"),
+        (spoil_head(trimmed=-1), "it cannot be read"),
+        (spoil_head(attempt=2**40), "it cannot be read"),
+        (spoil_head(statusAt="9999-12-31T23:59:59-12:00"), "is not a time"),
+        (spoil_head(createdAt="0001-01-01T00:00:00Z"), "is not a time"),
+        (spoil_head(taskId=""), "it cannot be read"),
         (spoil_start, "this release reads format 1"),
     ],
 )
@@ -261,6 +306,37 @@ def test_a_damaged_task_is_left_out_and_named(errands: Errands, tmp_path: Path, 
             await damage_event(engine, "completed", version, data)
 
     asyncio.run(damage())
+    exported = errands("tasks", "export", str(archive), "--storage", source)
+    assert exported.exit_code == 1
+    assert "Task completed is damaged and was left out" in exported.stderr
+    imported = errands("tasks", "import", str(archive), "--storage", f"sqlite:///{tmp_path / 'target.db'}", "--json")
+    assert json.loads(imported.stdout)["imported"] == 3
+
+
+def test_a_carriage_return_in_an_archive_does_not_cut_the_lines_of_streams(
+    errands: Errands, archive: Path, target: str
+) -> None:
+    lines = archive.read_text("utf-8").split("\n")
+    n = head_line(lines)
+    lines[n + 1] = lines[n + 1].replace('"data":{', '"data":{\r')
+    archive.write_bytes("\n".join(digested(lines)).encode())
+    assert errands("tasks", "import", str(archive), "--storage", target).exit_code == 0
+
+    async def first() -> Event:
+        async with engine_from_url(target) as engine:
+            return (await log_of(engine, "completed"))[0]
+
+    assert b"\r" not in asyncio.run(first()).data
+
+
+@pytest.mark.parametrize("damage", ["created_at = 1e17", "updated_at = -5", "attempt = 1e12", "attempt = -1"])
+def test_a_task_with_damaged_times_or_numbers_does_not_spoil_the_archive(
+    errands: Errands, tmp_path: Path, damage: str
+) -> None:
+    source, archive = store("sqlite", tmp_path / "source"), tmp_path / "tasks.jsonl"
+    asyncio.run(fill(source))
+    with closing(sqlite3.connect(tmp_path / "source" / "tasks.db")) as database, database:
+        database.execute(f"UPDATE tasks SET {damage} WHERE id = 'completed'")
     exported = errands("tasks", "export", str(archive), "--storage", source)
     assert exported.exit_code == 1
     assert "Task completed is damaged and was left out" in exported.stderr

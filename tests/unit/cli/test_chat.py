@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
+from errands.cli.chat import _free_path
+from errands.model.core import Part
 from tests.terminal import CTRL_C, CTRL_D, UP, Terminal
 from tests.unit.cli.agent import Gate
 from tests.unit.cli.conftest import Errands, live
@@ -69,6 +71,17 @@ class Talkative(Worker):
             artifact_id="f", file_bytes=b"contents", filename="../../.secret/report.txt", media_type="text/plain"
         )
         await ctx.complete()
+
+    async def _emojis(self, ctx: TaskContext) -> None:
+        await ctx.emit_artifact(artifact_id="f", file_bytes=b"contents", filename="🦜" * 100, media_type="text/plain")
+        await ctx.complete()
+
+    async def _nonsense(self, ctx: TaskContext) -> None:
+        fields = {"a": {"enum": 5}, "b": 3, "c": {"type": ["string"], "enum": {"x": 1}}}
+        await ctx.request_input("What?", schema={"type": "object", "properties": fields, "required": 7})
+
+    async def _oddity(self, ctx: TaskContext) -> None:
+        await ctx.request_input("What then?", schema={"type": "object", "properties": ["a"]})
 
     async def _where(self, ctx: TaskContext) -> None:
         await ctx.complete(f"context {ctx.context_id}")
@@ -166,6 +179,41 @@ def test_a_file_of_the_agent_is_saved_in_this_folder_under_a_harmless_name(url: 
     assert (tmp_path / "report.txt").read_text() == "mine"
     assert (tmp_path / "report-1.txt").read_text() == "contents"
     assert not (tmp_path / "report-2.txt").exists()
+
+
+def test_a_name_that_no_file_can_have_and_a_form_that_is_none_do_not_end_the_chat(url: str, tmp_path: Path) -> None:
+    with chatting(url, tmp_path) as terminal:
+        terminal.enter("emojis")
+        terminal.shows("(8 bytes) in this folder? [y/N]")
+        terminal.enter("y")
+        terminal.shows("Saved as")
+        terminal.enter("nonsense")
+        for name in "abc":
+            terminal.shows(f"{name} (")
+            terminal.enter("1")
+        terminal.shows("nonsense is answered with")
+        terminal.enter("oddity")
+        terminal.shows("What then?", "The answer should match:", "answer>")
+    assert [path.read_text() for path in tmp_path.glob("🦜*")] == ["contents"]
+
+
+@pytest.mark.parametrize(
+    ("filename", "expected"),
+    [
+        ("../../.ssh/authorized_keys", "authorized_keys"),
+        ("..\\..\\.profile", "profile"),
+        ("a\nb\tc", "a b c"),
+        ("report\u202efdp.exe", "reportfdp.exe"),
+        ("\x1b]0;x\x07name", "]0;xname"),
+        ("..", "file.txt"),
+        ("\x00", "file.txt"),
+    ],
+)
+def test_a_file_name_leads_nowhere_else_and_hides_nothing(
+    filename: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(_free_path(Part(raw=b"", filename=filename, media_type="text/plain"))) == expected
 
 
 def test_ctrl_c_cancels_the_task_and_the_chat_goes_on(url: str, tmp_path: Path) -> None:

@@ -6,13 +6,16 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from errands import A2AServer, AgentCardConfig, TaskContext, Worker
 from errands.cli.dashboard import percentiles
+from errands.cli.printing import CleanConsole, state_text
 from errands.engines.urls import engine_from_url
 from errands.model.log import Change, Delivery, PushConfig
 from errands.server.auth import ApiKeyAuth
@@ -177,6 +180,46 @@ def test_another_server_is_recognised(errands: Errands) -> None:
         result = errands("top", url, "--once")
     assert result.exit_code == 3
     assert "not as a server of errands does" in result.stderr
+
+
+ESCAPE = "\x1b]0;owned\x07\x9b2J\u202e"
+
+
+def test_a_server_cannot_write_to_the_terminal_but_texts(errands: Errands) -> None:
+    """Every text of every answer has something that a terminal would obey."""
+    sample = {"name": "errands_tasks_total", "labels": {"state": ESCAPE + "odd"}, "value": 5.0}
+    process = {"id": ESCAPE, "role": ESCAPE, "version": ESCAPE, "startedAt": 0, "at": 1000, "figures": [sample]}
+    running = {"taskId": ESCAPE, "agent": ESCAPE, "owner": ESCAPE, "state": ESCAPE, "worker": ESCAPE}
+    numbers = {"attempt": 1, "leaseUntil": 2000, "age": 5}
+    answers: dict[str, Any] = {
+        "/admin/figures": {"now": 1000, "process": process, "processes": []},
+        "/admin/running": [running | numbers],
+        "/admin/reviews": [{"taskId": ESCAPE, "agent": ESCAPE, "user": ESCAPE, "since": 0, "text": ESCAPE}],
+        "/admin/outbox": [
+            {"taskId": ESCAPE, "configId": "c", "host": ESCAPE, "attempts": 1, "error": ESCAPE, "dead": False}
+        ],
+    }
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": json.dumps(answers[scope["path"]]).encode()})
+
+    with live_app(app) as url:
+        shown, as_json = errands("top", url, "--once"), errands("top", url, "--once", "--json")
+    assert (shown.exit_code, as_json.exit_code) == (0, 0)
+    assert "odd" in shown.stdout
+    for text in (shown.stdout, as_json.stdout):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
+    assert json.loads(as_json.stdout)["reviews"][0]["user"] == ESCAPE
+
+
+def test_nor_can_an_error_of_a_server_on_the_screen_of_the_dashboard() -> None:
+    with StringIO() as file:
+        CleanConsole(file=file, force_terminal=True, width=80).print(Text(f"NO ANSWER {ESCAPE}"), state_text(ESCAPE))
+        printed = file.getvalue()
+    assert "NO ANSWER" in printed
+    assert "\x1b]" not in printed
+    assert not set("\x07\x9b\u202e") & set(printed)
 
 
 @pytest.mark.parametrize(

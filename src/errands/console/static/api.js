@@ -113,7 +113,8 @@ const cookies = Object.values(card.securitySchemes ?? {}).some((one) => one.http
 
 /** Send a request with the credentials, and return the response. Raises `ApiError` if it was refused. */
 export async function request(path, { method = "GET", headers = {}, body, signal } = {}) {
-  const address = new URL(path.replace(/^\//, ""), root);
+  // Not `new URL(path, root)`: a path that is an address of its own would get the credentials.
+  const address = new URL(root + path.replace(/^\//, ""));
   const sent = new Headers(headers);
   if (credentials?.in === "header") sent.set(credentials.name, credentials.value);
   if (credentials?.in === "query") address.searchParams.set(credentials.name, credentials.value);

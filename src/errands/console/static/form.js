@@ -11,6 +11,8 @@ import { html, useId, useMemo, useState } from "./vendor/preact.js";
 const DEEPEST = 5;
 const MOST_FIELDS = 60;
 const MOST_CHOICES = 500;
+/** Schemas that are looked at to find out what one field is: alternatives may refer to each other again and again. */
+const MOST_LOOKED_AT = 1000;
 
 /** Return the schema that a message asks to be answered by, null without one. */
 export function schemaOf(message) {
@@ -22,8 +24,8 @@ export function schemaOf(message) {
 }
 
 /** Follow references within the schema, and leave null out of what may be null. */
-function resolved(schema, whole, depth = 0) {
-  if (schema === null || typeof schema !== "object" || depth > 10) return {};
+function resolved(schema, whole, depth = 0, looked = { count: 0 }) {
+  if (schema === null || typeof schema !== "object" || depth > 10 || ++looked.count > MOST_LOOKED_AT) return {};
   if (typeof schema.$ref === "string") {
     if (!schema.$ref.startsWith("#")) return {};
     let found = whole;
@@ -32,12 +34,12 @@ function resolved(schema, whole, depth = 0) {
       found = found !== null && typeof found === "object" && Object.hasOwn(found, key) ? found[key] : undefined;
     }
     const { $ref, ...own } = schema;
-    return { ...resolved(found, whole, depth + 1), ...own };
+    return { ...resolved(found, whole, depth + 1, looked), ...own };
   }
   const options = schema.anyOf ?? schema.oneOf;
   if (Array.isArray(options)) {
     const { anyOf, oneOf, ...own } = schema;
-    const kinds = options.map((option) => resolved(option, whole, depth + 1));
+    const kinds = options.map((option) => resolved(option, whole, depth + 1, looked));
     const kept = kinds.filter((option) => option.type !== "null");
     if (kept.length === 1) return { ...kept[0], ...own, isNullable: kept.length < kinds.length };
     if (kept.length > 0 && kept.every((option) => "const" in option)) {
@@ -48,7 +50,7 @@ function resolved(schema, whole, depth = 0) {
   }
   if (Array.isArray(schema.allOf) && schema.allOf.length === 1) {
     const { allOf, ...own } = schema;
-    return { ...resolved(allOf[0], whole, depth + 1), ...own };
+    return { ...resolved(allOf[0], whole, depth + 1, looked), ...own };
   }
   if (Array.isArray(schema.type)) {
     const types = schema.type.filter((type) => type !== "null");

@@ -283,10 +283,11 @@ function link(words, target, source) {
   const address = isMail ? null : readAddress(target);
   if (!isMail && address === null) return html`<span>${words} <span class="muted">(${visible(target).slice(0, 200)})</span></span>`;
   const host = isMail ? "" : address.host;
-  const isNamed = isMail || source.includes(host);
+  // Words that only contain the host may name another one, such as bank.example for k.example.
+  const isNamed = isMail || source.trim() === host || readAddress(source.trim())?.host === host;
   const shown = html`
     <a href=${isMail ? target : address.href} target="_blank" rel="noopener noreferrer nofollow">${words}</a>`;
-  return isNamed ? shown : html`${shown} <span class="link-host">(${host})</span>`;
+  return isNamed ? shown : html`${shown} <bdi class="link-host">(${host})</bdi>`;
 }
 
 function image(words, target) {

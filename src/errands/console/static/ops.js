@@ -20,6 +20,9 @@ export function page({ me }) {
   if (me?.isOperator === false) {
     return html`<div class="page"><h1>Operations</h1><p class="empty">Figures and webhooks are about the tasks of everybody, so they are for operators.</p><${Running} /></div>`;
   }
+  if (me && me.reach !== "agent") {
+    return html`<div class="page"><h1>Operations</h1><p class="empty">Figures are about the tasks of all tenants, so they are for operators of all of them.</p><${Running} /><${Outbox} me=${me} /></div>`;
+  }
   return html`<${Operations} me=${me} />`;
 }
 

@@ -15,7 +15,7 @@ export function page({ me }) {
   const waits = useRead("admin/tasks", { ...filtered.waits, limit: MOST }, 4000);
   const failed = useRead("admin/tasks", { ...filtered.failed, limit: 10 }, 4000);
   const reviews = useRead("admin/reviews", {}, 4000);
-  const figures = useRead(me?.isOperator === false ? "" : "admin/figures", {}, 5000);
+  const figures = useRead(me && me.reach !== "agent" ? "" : "admin/figures", {}, 5000);
   useTitle("Overview");
   const reads = [flight, waits, failed];
   const broken = reads.find((read) => read.error);

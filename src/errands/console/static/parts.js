@@ -14,10 +14,10 @@ const LARGEST_IMAGE = 10_000_000;
 const LONGEST_TEXT = 200_000;
 /** Texts with more characters are painted less often while they grow. */
 const PACED_TEXT = 20_000;
-/** Characters of a text in JSON that are shown. */
-const LONGEST_STRING = 5000;
 /** Members of an object or a list that are shown at first. */
 const SHOWN_MEMBERS = 100;
+/** Characters of a string in JSON that are shown at first. */
+const LONGEST_STRING = 5000;
 
 // Invisible characters
 
@@ -165,9 +165,12 @@ export function Json({ value, label = "" }) {
 }
 
 function Leaf({ value }) {
+  const [isWhole, setWhole] = useState(false);
   if (typeof value === "string") {
-    const shown = value.length > LONGEST_STRING ? `${value.slice(0, LONGEST_STRING)}…` : value;
-    return html`<span class="json-string">${visible(JSON.stringify(shown))}</span>`;
+    const hidden = isWhole ? 0 : Math.max(0, value.length - LONGEST_STRING);
+    const shown = hidden > 0 ? `${value.slice(0, LONGEST_STRING)}…` : value;
+    return html`<span class="json-string">${visible(JSON.stringify(shown))}</span>${hidden > 0
+      && html` <button type="button" class="small" onClick=${() => setWhole(true)}>${hidden.toLocaleString("en")} more characters</button>`}`;
   }
   return html`<span class=${value === null ? "json-null" : `json-${typeof value}`}>${String(value)}</span>`;
 }

@@ -43,10 +43,10 @@ export function page({ me }) {
       <ol class="review-queue plain" aria-label="Pending reviews, the longest waiting first">
         ${pending.map((review, at) => html`
           <li key=${review.taskId}><button type="button" aria-current=${at === index ? "true" : null} onClick=${() => open(at)}>
-            <b>${review.function || "An answer"}</b><span class="sub"><${Ago} time=${review.since} suffix="" /> · ${review.agent} · for ${review.owner || "anonymous"}</span></button></li>`)}
+            <b>${visible(review.function || "An answer")}</b><span class="sub"><${Ago} time=${review.since} suffix="" /> · ${visible(review.agent)} · for ${visible(review.owner || "anonymous")}</span></button></li>`)}
       </ol>
       <section class="review" aria-label="The review" tabindex="-1" ref=${opened}>
-        <${Review} key=${current.taskId} review=${current} me=${me} done=${() => done(current.taskId)} />
+        <${Review} key=${`${current.taskId} ${current.since}`} review=${current} me=${me} done=${() => done(current.taskId)} />
       </section>
     </div>`}</div>`;
 }
@@ -54,8 +54,8 @@ export function page({ me }) {
 /** One review. Its heading is what the rule says, never a text that a model wrote. */
 function Review({ review, me, done }) {
   return html`
-    <h2>${review.function ? html`May <code>${review.function}</code> be called?` : "May this answer be given?"}</h2>
-    <p class="muted">Asks <b>${review.user}</b> · waits <${Ago} time=${review.since} suffix="" /> · agent ${review.agent} · owner ${review.owner || "anonymous"} · ${""}
+    <h2>${review.function ? html`May <code>${visible(review.function)}</code> be called?` : "May this answer be given?"}</h2>
+    <p class="muted">Asks <b>${visible(review.user)}</b> · waits <${Ago} time=${review.since} suffix="" /> · agent ${visible(review.agent)} · owner ${visible(review.owner || "anonymous")} · ${""}
       <${Link} to=${`tasks/${encodeURIComponent(review.taskId)}`}>task ${shortId(review.taskId)} with its timeline</${Link}></p>
     <${Subject} review=${review} />
     ${review.rule && html`<${Rule} review=${review} />`}
@@ -103,7 +103,7 @@ function Verdict({ review, me, done }) {
     setBusy(true);
     setError(null);
     try {
-      await post(`admin/reviews/${encodeURIComponent(review.taskId)}`, { approved: chosen === "approve", comment });
+      await post(`admin/reviews/${encodeURIComponent(review.taskId)}`, { approved: chosen === "approve", comment, since: review.since });
       done();
     } catch (problem) {
       setError(problem);
@@ -138,6 +138,6 @@ export function ReviewForm({ taskId, me, done }) {
   const about = review.function ? html`May <code>${visible(review.function)}</code> be called?` : "May this answer be given?";
   return html`
     <p><b>${about}</b> <span class="muted">Asks ${visible(review.user)}</span></p>
-    <${Subject} review=${review} /><${Verdict} review=${review} me=${me} done=${done} />`;
+    <${Subject} review=${review} /><${Verdict} key=${review.since} review=${review} me=${me} done=${done} />`;
 }
 
