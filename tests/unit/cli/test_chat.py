@@ -134,14 +134,18 @@ def test_an_answer_is_on_the_screen_while_the_agent_still_works(url: str, gate: 
 
 def test_turns_share_a_conversation_until_a_new_one_begins(url: str, tmp_path: Path) -> None:
     with chatting(url, tmp_path) as terminal:
+
+        def contexts() -> list[str]:
+            return re.findall(r"context ([0-9a-f-]{36})", terminal.text)
+
         for count in (1, 2):
             terminal.enter("where")
-            terminal.until(lambda: terminal.text.count("context ") == count)  # noqa: B023
+            terminal.until(lambda: len(contexts()) == count)  # noqa: B023
         terminal.enter("/new")
         terminal.shows("A new conversation.")
         terminal.enter("where")
-        terminal.until(lambda: terminal.text.count("context ") == 3)
-        first, second, third = re.findall(r"context ([\w-]+)", terminal.text)
+        terminal.until(lambda: len(contexts()) == 3)
+        first, second, third = contexts()
         assert first == second != third
         terminal.press(CTRL_D)
         terminal.shows(f"--context {third}")
