@@ -256,7 +256,7 @@ async def test_switched_off_nothing_is_counted_and_there_is_no_page() -> None:
     async with server, http_client(server) as http:
         await sent(http, "hello")
         response = await http.get("/metrics")
-        assert (response.status_code, "metrics is off" in response.text) == (404, True)
+        assert (response.status_code, "ERRANDS_METRICS=true" in response.text) == (404, True)
         assert (server.reporter, server.engine.counts, await server.engine.processes()) == (None, None, [])
 
 
