@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from errands import AgentExecutor, EventQueue, RequestContext, TaskContext, Worker
+from errands import AccessRule, AgentExecutor, EventQueue, RequestContext, TaskContext, Worker
 from errands.model.base import encode as encode_event
 from errands.model.core import INPUT_REQUIRED, Message, Part, Role
 from errands.model.log import Delivery, Draft, Scope, Work
@@ -19,7 +19,7 @@ from errands.policy.reviews import review_message
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import status_update
 from errands.testing import serve
-from tests.admin.operating import Obedient, Site, ids, open_site, reason, site
+from tests.admin.operating import RULES, Obedient, Site, ids, open_site, reason, site
 from tests.contract.changes import Changes
 from tests.unit.reviews.support import BOB, Reviewed
 from tests.unit.support import Gate
@@ -107,6 +107,25 @@ async def test_what_came_with_the_message_is_sent_again_too() -> None:
         await until(lambda: len(seen) == 2)
         assert seen[0] == seen[1] == ("hi", {"ticket": 7})
         assert row["id"] != task_id
+
+
+async def test_rules_about_metadata_hold_for_a_message_that_is_sent_again() -> None:
+    rules = [
+        *RULES,
+        AccessRule(
+            name="refunds", when="has(metadata.kind) && metadata.kind == 'refund' && caller.owner != 'bob'", deny="no"
+        ),
+    ]
+    async with site(rules=rules) as admin:
+        body = {
+            "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]},
+            "metadata": {"kind": "refund"},
+        }
+        sent = await admin.http.post("/message:send", json=body, headers={"X-API-Key": "bob"})
+        task_id = sent.json()["task"]["id"]
+        assert (await admin.post("bob", f"tasks/{task_id}/retry")).status_code == 200
+        # The operator may write to the tasks of others, but not this.
+        assert reason(await admin.post("operator", f"tasks/{task_id}/retry")) == (403, "PERMISSION_DENIED")
 
 
 async def test_a_task_of_an_executor_that_answers_with_a_message_is_sent_again() -> None:

@@ -508,8 +508,10 @@ class AdminApi:
         if first is None:
             raise errors.UnsupportedOperationError("The task has no message to send again", taskId=stored.task.id)
         message = msgspec.structs.replace(first, message_id=new_id(), task_id=stored.task.id)
-        # It is judged as a message to the task whose owner the new task will have.
-        call = await self._identify(asked, SEND, SendMessageRequest(message=message, tenant=asked.tenant))
+        metadata = (await self._options_of(stored, first)).metadata or None
+        # It is judged as a message to the task whose owner the new task will have, with all that rules may be about.
+        wanted = SendMessageRequest(message=message, metadata=metadata, tenant=asked.tenant)
+        call = await self._identify(asked, SEND, wanted)
         if self._server.console.is_open:
             call.scope = stored.scope
         if call.scope != stored.scope:
@@ -517,7 +519,7 @@ class AdminApi:
         request = SendMessageRequest(
             message=msgspec.structs.replace(message, task_id=None),
             configuration=SendMessageConfiguration(return_immediately=True),
-            metadata=(await self._options_of(stored, first)).metadata or None,
+            metadata=metadata,
         )
         sent = await self._server.dispatcher.perform(SEND, request, call, asked.exchange)
         task_id = sent.task.id if sent.task is not None else sent.message.task_id
