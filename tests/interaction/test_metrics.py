@@ -251,6 +251,14 @@ def test_labels_may_have_any_characters() -> None:
     assert {one.labels["agent"] for one in family.samples} == {hostile.replace("\udc80", "?")}
 
 
+def test_a_process_of_another_release_does_not_make_the_page_fail() -> None:
+    here = Sample("errands_turn_seconds", {"agent": "a"}, 0, 0.0, (0,) * len(METRICS["errands_turn_seconds"].bounds))
+    there = [Sample("errands_turn_seconds", {"agent": "a"}, 1, 1.0, (1,)), Sample("errands_unheard_of", value=1)]
+    text = b"".join(exposition([ProcessSamples({"process": "1"}, [here]), ProcessSamples({"process": "2"}, there)]))
+    [family] = text_string_to_metric_families(text.decode())
+    assert {one.labels["process"] for one in family.samples} == {"1"}
+
+
 async def test_switched_off_nothing_is_counted_and_there_is_no_page() -> None:
     server = talking(metrics=False)
     async with server, http_client(server) as http:

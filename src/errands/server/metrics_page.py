@@ -99,6 +99,8 @@ def _lines(metric: Metric, sample: Sample, labels: Mapping[str, str]) -> Iterato
     if metric.kind != "histogram":
         yield _line(metric.name, labels, sample.value)
         return
+    if len(sample.buckets) != len(metric.bounds):
+        return  # of a process with another release, which was started again after an update
     for bound, count in zip((*metric.bounds, float("inf")), (*sample.buckets, sample.value), strict=True):
         yield _line(f"{metric.name}_bucket", {**labels, "le": _number(bound)}, count)
     yield _line(f"{metric.name}_sum", labels, sample.sum)
