@@ -22,8 +22,6 @@ from tests.unit.cli.processes import Served
 
 pytestmark = pytest.mark.anyio
 
-#: Milliseconds that an expectation waits at most on a loaded machine.
-
 SUPPORT_AGENT = Path(__file__).parents[2] / "examples" / "support-agent"
 
 
