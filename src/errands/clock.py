@@ -38,7 +38,7 @@ def _iso_second(seconds: int) -> str:
 
 
 def exact_iso(ms: int) -> str:
-    """Return the same for a time that `from_iso` must lead back to. Raises `ValueError` if it cannot."""
+    """Return the same, but raise `ValueError` for a time that `from_iso` would not read back unchanged."""
     if not 0 <= ms <= _LATEST:
         raise ValueError(f"{ms} is not a time between the years 1970 and 9999")
     return to_iso(ms)

@@ -26,11 +26,11 @@ from errands.model.marks import exposed_values
 PATIENCE = 2.0
 #: The width of tables in a pipe, which has no screen that could be too narrow.
 _PIPE_WIDTH = 200
-#: Characters that make a text be shown in another order than it is written in, such as a file name with a false ending.
+#: Characters that change the order in which a text is shown: a file name could seem to have another ending.
 _REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 #: Control characters in an agent's text could clear or retitle the terminal, or hide what was written before.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160), *_REORDERING) if chr(code) not in "\n\t"}
-#: Those that JSON does not escape by itself; outside of strings, JSON has none of them.
+#: Such characters that an encoder of JSON does not escape. They only occur in strings.
 _UNESCAPED = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 _STATE_STYLES = {
@@ -45,7 +45,7 @@ _SEVERITY_STYLES = {"error": "red", "warning": "yellow"}
 
 
 class CleanConsole(Console):
-    """A console that prints only its own control characters: texts of others cannot bring any."""
+    """A console that prints no control characters but its own, whatever the texts of agents contain."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
@@ -135,7 +135,7 @@ def print_json(value: Any, *, pretty: bool = True) -> None:
 
 
 def print_raw_json(raw: bytes) -> None:
-    """Print JSON as it is, with every character escaped that a terminal would obey."""
+    """Print encoded JSON, with the characters escaped that a terminal would interpret."""
     sys.stdout.write(_UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", raw.decode()) + "\n")
 
 
