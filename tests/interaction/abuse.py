@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import random
 import sys
 import time
@@ -279,6 +280,9 @@ class Clients:
 
 
 async def main(role: str, url: str, seconds: str, clients: str, streams: str) -> None:
+    if role == "hostile":
+        # Attackers have machines of their own. What they do on this one must not take its cores from the server.
+        os.nice(10)
     run = Clients(url, float(seconds), int(clients), int(streams))
     await (run.honest() if role == "honest" else run.hostile())
     seen = {"taken": run.taken, "failures": run.failures, "statuses": run.statuses}
