@@ -479,6 +479,8 @@ class Engine(Storage, Broker, EventBus, Outbox, AccessLog, Processes):
     durable: bool = True
     #: Whether several processes can use the same store at the same time.
     shared: bool = True
+    #: Whether `commit` never waits: canceling its caller cannot come between a change and what follows from it.
+    commits_at_once: bool = False
     #: Counts durable changes, if metrics are on. Set it before the engine is opened.
     counts: CommitCounts | None = None
 

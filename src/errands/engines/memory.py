@@ -192,6 +192,7 @@ class MemoryEngine(LocalEngine):
     name = "memory"
     durable = False
     shared = False
+    commits_at_once = True
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         super().__init__(clock=clock, retention=retention or DEFAULT_RETENTION)

@@ -42,6 +42,8 @@ class TaskManager:
     ) -> None:
         handler = pool.handlers[agent]
         self._engine = handler.journal.engine
+        #: See `Engine`.
+        self.commits_at_once = self._engine.commits_at_once
         self._settings = settings
         self._canceler = Canceler(pool, agent, settings)
         pool.on_expiry(self._canceler.end_abandoned)

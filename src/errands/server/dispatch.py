@@ -83,6 +83,8 @@ class Dispatcher:
         self._shows_results = any(type(one).after_dispatch is not A2AMiddleware.after_dispatch for one in middlewares)
         self._extended_card_provider = extended_card_provider
         self.max_parts = settings.max_message_parts
+        #: See `Engine`.
+        self.commits_at_once = tasks.commits_at_once
         self._settings = settings
         rate, most_streams = settings.caller_rate, settings.caller_max_streams
         self._rate = None if rate is None else RequestRate(rate, settings.caller_burst)

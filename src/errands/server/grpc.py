@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,7 @@ from errands.runtime.settings import NOT_ON_CARD, Settings
 from errands.runtime.streams import EventStream
 from errands.server.asgi import Header, IncomingRequest, host_port, means_every_address
 from errands.server.errors import client_error, error_headers
-from errands.server.grpc_calls import MOST_CALLS, SMALL, OpenCalls
+from errands.server.grpc_calls import MOST_CALLS, SMALL, OpenCall, OpenCalls
 from errands.server.large_work import LargeWork
 from errands.wire.proto.codec import ASKING, CODECS, Codec, Position, Rpc, mark, read_request, write_response
 from errands.wire.proto.event_writer import EventWriter
@@ -161,6 +162,7 @@ class GrpcService:
         self._server = server
         self._calls = calls
         self._max_values = max_values
+        self._commits_at_once = dispatcher.commits_at_once
 
     def handlers(self) -> Any:
         """Return what a gRPC server takes."""
@@ -175,8 +177,7 @@ class GrpcService:
             request.large_work = self._calls.large_work
             request.ends_at_pause, request.protocol = self._codec.ends_at_pause, self._codec.version
             try:
-                self._calls.open()
-                return await self._serve(rpc, context, request)
+                return await self._serve(rpc, context, request, self._calls.open())
             except errors.A2AError as error:
                 # gRPC keeps what is raised while it ends the call: not with the frames that hold the message.
                 self._dispatcher.refused(rpc.operation, request, error)
@@ -188,35 +189,38 @@ class GrpcService:
             return grpc.stream_stream_rpc_method_handler(answer)
         return grpc.stream_unary_rpc_method_handler(answer)
 
-    async def _serve(self, rpc: Rpc, context: Any, request: GrpcRequest) -> bytes | None:
+    async def _serve(self, rpc: Rpc, context: Any, request: GrpcRequest, call: OpenCall) -> bytes | None:
         self._dispatcher.check_version(request)
         if self._dispatcher.checks_head:
             await self._dispatcher.check_head(request)
         if self._codec.variant is not None:
             rpc = self._codec.variant(request.headers.get(b"user-agent", b"")).rpc_of(rpc.operation)
-        raw = await self._calls.receive(context)
+        raw = await call.receive(context)
+        if raw is None:
+            raise errors.InvalidRequestError("The call has no message")
         if len(raw) <= SMALL:
             content = read_request(rpc, raw, self._max_values)
         else:
             content = await self._calls.convert(read_request, rpc, raw, self._max_values)
         result = await self._dispatch(rpc, content, request)
+        if isinstance(result, EventStream):
+            with closing(result):
+                await self._send_events(rpc, result, context, call, request)
+            return None
         if request.extra_headers:
             await context.send_initial_metadata(_metadata(request.extra_headers))
-        if isinstance(result, EventStream):
-            await self._send_events(rpc, result, context, request.wants_positions)
-            return None
         size = len(encode(result))
-        self._calls.hold(size)
+        call.hold(size)
         if size <= SMALL:
             return write_response(rpc, result)
         written = await self._calls.convert(write_response, rpc, result)
-        self._calls.hold(2 * len(written))  # gRPC makes a copy
+        call.hold(2 * len(written))  # gRPC makes a copy
         return written
 
     async def _dispatch(self, rpc: Rpc, content: Any, request: GrpcRequest) -> Any:
         """Perform the operation. A client that goes away ends the wait, but never a commit that is under way."""
         dispatched = self._dispatcher.dispatch(rpc.operation, content, request)
-        if rpc.operation.http_method == "GET":
+        if self._commits_at_once or rpc.operation.http_method == "GET":
             return await dispatched
         work = asyncio.get_running_loop().create_task(dispatched)
         try:
@@ -227,11 +231,15 @@ class GrpcService:
             work.add_done_callback(_close_stream)
             raise
 
-    async def _send_events(self, rpc: Rpc, stream: EventStream, context: Any, marked: bool) -> None:
-        write, write_event = context.write, EventWriter(rpc).write
+    async def _send_events(
+        self, rpc: Rpc, stream: EventStream, context: Any, call: OpenCall, request: GrpcRequest
+    ) -> None:
+        if request.extra_headers:
+            await context.send_initial_metadata(_metadata(request.extra_headers))
+        write, write_event, marked = context.write, EventWriter(rpc).write, request.wants_positions
         try:
             async for items in stream:
-                self._calls.hold(sum([len(item.data) for item in items]))
+                call.hold(sum([len(item.data) for item in items]))
                 for item in items:
                     if len(item.data) <= SMALL:
                         event = write_event(item.data)
@@ -242,8 +250,6 @@ class GrpcService:
             raise
         except Exception as error:
             raise client_error(error, "a stream") from None
-        finally:
-            stream.close()
 
     async def _refuse(self, context: Any, request: GrpcRequest, error: errors.A2AError) -> NoReturn:
         error = self._codec.restate(error)
@@ -381,11 +387,10 @@ class PublicServices:
             grpc.method_handlers_generic_handler(REFLECTION, {"ServerReflectionInfo": reflect}),
         ]
 
-    def _bounded(self, method: Callable[[Any], Awaitable[bytes | None]]) -> Any:
+    def _bounded(self, method: Callable[[Any, OpenCall], Awaitable[bytes | None]]) -> Any:
         async def answer(_: object, context: Any) -> bytes | None:
             try:
-                self._calls.open()
-                return await method(context)
+                return await method(context, self._calls.open())
             except errors.A2AError as error:
                 await context.abort(code_of(error), error.message)
             except DecodeError:
@@ -394,27 +399,27 @@ class PublicServices:
 
         return answer
 
-    def _bounded_stream(self, method: Callable[[Any], Awaitable[None]]) -> Any:
-        async def count(context: Any) -> None:
+    def _bounded_stream(self, method: Callable[[Any, OpenCall], Awaitable[None]]) -> Any:
+        async def count(context: Any, call: OpenCall) -> None:
             self._streams += 1
             try:
                 if self._streams > MOST_PUBLIC_STREAMS:
                     raise errors.OverloadedError(
                         f"{MOST_PUBLIC_STREAMS} streams of health and reflection are open; call again later"
                     )
-                await method(context)
+                await method(context, call)
             finally:
                 self._streams -= 1
 
         return self._bounded(count)
 
-    async def _check(self, context: Any) -> bytes:
-        if await self._asked_service(context) not in self._services:
+    async def _check(self, context: Any, call: OpenCall) -> bytes:
+        if await _asked_service(context, call) not in self._services:
             await context.abort(grpc.StatusCode.NOT_FOUND, "There is no such service")
         return _health(self._status)
 
-    async def _watch(self, context: Any) -> None:
-        is_known = await self._asked_service(context) in self._services
+    async def _watch(self, context: Any, call: OpenCall) -> None:
+        is_known = await _asked_service(context, call) in self._services
         told = None
         while True:
             changed, status = self._changed, self._status if is_known else _UNKNOWN
@@ -423,12 +428,8 @@ class PublicServices:
             told = status
             await changed.wait()
 
-    async def _asked_service(self, context: Any) -> str:
-        service: str = health_pb2.HealthCheckRequest.FromString(await self._calls.receive(context)).service
-        return service
-
-    async def _reflect(self, context: Any) -> None:
-        while (raw := await self._calls.receive_next(context)) is not None:
+    async def _reflect(self, context: Any, call: OpenCall) -> None:
+        while (raw := await call.receive(context)) is not None:
             question = reflection_pb2.ServerReflectionRequest.FromString(raw)
 
             async def questions(question: Any = question) -> AsyncIterator[Any]:
@@ -436,6 +437,11 @@ class PublicServices:
 
             async for answer in self._reflection.ServerReflectionInfo(questions(), context):
                 await context.write(answer.SerializeToString())
+
+
+async def _asked_service(context: Any, call: OpenCall) -> str:
+    service: str = health_pb2.HealthCheckRequest.FromString(await call.receive(context) or b"").service
+    return service
 
 
 def _health(status: Any) -> bytes:
