@@ -7,7 +7,6 @@ runtime, client and tests use these same functions, so a state can never mean tw
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
@@ -94,64 +93,61 @@ def accept(head: Head | None, change: Change) -> None:
     Checked in this order: the version, the fence, the terminal guard, the expected states, the number of push configs,
     the transition.
     """
+    expected, fence, work, state = change.expected, change.fence, change.work, change.state
     if head is None:
-        if change.expected != 0:
+        if expected != 0:
             raise errors.ConcurrencyError(f"task {change.task_id} does not exist")
         head = NEW
-    elif change.expected is not None and change.expected != head.version:
+    elif expected is not None and expected != head.version:
         raise errors.ConcurrencyError(
-            f"task {change.task_id} is at version {head.version}, not at {change.expected}",
+            f"task {change.task_id} is at version {head.version}, not at {expected}",
         )
+    before = head.state
     # A change that takes the lease may name an attempt whose lease has ended: then no other was taken in between.
-    if change.fence is not None and (change.fence != head.attempt or not (head.worker or change.work is LEASE)):
-        if head.state in TERMINAL_STATES:
-            raise errors.TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}")
+    if fence is not None and (fence != head.attempt or not (head.worker or work is LEASE)):
+        if before in TERMINAL_STATES:
+            raise errors.TaskTerminalStateError(f"Task {change.task_id} is already {before.short}")
         raise errors.LeaseLostError(
-            f"attempt {change.fence} of task {change.task_id} was superseded by attempt {head.attempt}",
+            f"attempt {fence} of task {change.task_id} was superseded by attempt {head.attempt}",
         )
     # An ended task keeps its state, and is not worked on again.
-    continues = change.state is not None or change.work is LEASE or change.work is READY
-    if continues and head.state in TERMINAL_STATES:
-        raise errors.TaskTerminalStateError(
-            f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id
-        )
-    if change.expected_states is not None and head.state not in change.expected_states:
-        raise errors.ConcurrencyError(f"task {change.task_id} is {head.state.short} now")
+    if before in TERMINAL_STATES and (state is not None or work is LEASE or work is READY):
+        raise errors.TaskTerminalStateError(f"Task {change.task_id} is already {before.short}", taskId=change.task_id)
+    if change.expected_states is not None and before not in change.expected_states:
+        raise errors.ConcurrencyError(f"task {change.task_id} is {before.short} now")
     if change.push is not None and change.push.id not in head.pushes and len(head.pushes) >= change.push_limit:
         raise errors.TooManyPushConfigsError(
             f"Task {change.task_id} has {len(head.pushes)} push notification configs already, which is the most "
             "allowed here; delete one first",
             taskId=change.task_id,
         )
-    if change.state is None:
-        return
-    transitions = CLAIMED if change.work is LEASE else TRANSITIONS if change.fence is None else HELD
-    if change.state not in transitions[head.state]:
-        raise errors.IllegalTransitionError(f"a task cannot go from {head.state.short} to {change.state.short}")
+    if state is not None:
+        transitions = CLAIMED if work is LEASE else TRANSITIONS if fence is None else HELD
+        if state not in transitions[before]:
+            raise errors.IllegalTransitionError(f"a task cannot go from {before.short} to {state.short}")
 
 
 def advance(head: Head, change: Change) -> Head:
     """Return the head after an accepted change."""
-    after = shallow_copy(head)
-    if change.work is LEASE:
+    after, work = shallow_copy(head), change.work
+    if work is LEASE:
         after.claimed = "expired" if head.worker else "ready"
         after.attempt, after.worker, after.due_at = head.attempt + 1, change.worker, change.due_at
-    elif change.work is not KEEP:
-        after.worker, after.due_at = "", None if change.work is IDLE else change.due_at
+    elif work is not KEEP:
+        after.worker, after.due_at = "", None if work is IDLE else change.due_at
     if change.unread < 0 or change.asks:
         # The next turn counts its attempts afresh, even under the same lease; so does one that waited for an answer.
         after.attempt_base, after.given_back = after.attempt - bool(after.worker), 0
     elif change.gives_back:
         after.given_back += 1
+    after.unread += change.unread
     if change.events:
         after.version += len(change.events)
         after.claimed = ""  # the first event records how the lease was taken
     if change.state is not None:
-        after.state, after.status_at = change.state, change.at
-        after.asks = change.asks or ""
+        after.state, after.status_at, after.asks = change.state, change.at, change.asks or ""
     elif change.asks is not None:
         after.asks = change.asks
-    after.unread += change.unread
     if change.cancel_requested is not None:
         after.cancel_requested = change.cancel_requested
     if change.direct is not None:
@@ -159,7 +155,8 @@ def advance(head: Head, change: Change) -> Head:
     if change.push is not None or change.drop_push is not None:
         ids = {*head.pushes, *([] if change.push is None else [change.push.id])} - {change.drop_push}
         after.pushes = tuple(sorted(ids))
-    after.created_at = head.created_at or change.at
+    if not head.created_at:
+        after.created_at = change.at
     after.updated_at = change.at
     return after
 
@@ -171,7 +168,7 @@ def claimed(head: Head, worker: str, until: int) -> Head:
     )
 
 
-class Receipt(NamedTuple):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """A message that was accepted before: by which task, and when."""
 
     task_id: str
@@ -238,13 +235,16 @@ def judge(scope: Scope | None, head: Head | None, receipt: Receipt | None, chang
     accept(head, change)
     if change.restored is not None:
         return _judge_restored(head, change, change.restored)
-    before = head or NEW
-    after = advance(before, change)
-    lease = _lease_record(before, after, change) if before.claimed or change.work is LEASE else None
+    before = NEW if head is None else head
+    after, at = advance(before, change), change.at
+    # The first event records how the lease was taken.
+    lease = _lease_record(before, after, change) if change.work is LEASE or before.claimed else None
     events: list[Event] = []
-    for version, draft in enumerate(change.events, before.version + 1):
-        events.append(Event(version, draft.kind, draft.data, change.at, lease))
-        lease = None  # the first event records it
+    version = before.version
+    for draft in change.events:
+        version += 1
+        events.append(Event(version, draft.kind, draft.data, at, lease))
+        lease = None
     stored = None if change.fold is None else StoredTask(task=change.fold, head=after, scope=change.scope)
     return Judged(change, before, after, events, stored, change.work is READY or change.cancel_requested is True)
 

@@ -269,10 +269,10 @@ class CommitCounts:
 
     def note(self, judged: Judged) -> None:
         """Count a durable change."""
-        state, before = judged.head.state, judged.before.state
-        if state is not before:
+        state = judged.head.state
+        if state is not judged.before.state:
             self.states[state] += 1
-            if state is WORKING and before is not SUBMITTED and judged.change.work is log.LEASE:
+            if state is WORKING and judged.change.work is log.LEASE and judged.before.state is not SUBMITTED:
                 # A task that is leased when it is created or resumed passes through `submitted`.
                 self.states[SUBMITTED] += 1
         if judged.events and (lease := judged.events[0].lease) is not None:

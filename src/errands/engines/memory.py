@@ -118,6 +118,7 @@ class MemoryTask(msgspec.Struct, gc=False):
             self.snapshot = encode(self.snapshot)
 
     def unpack(self) -> None:
+        """Keep the log as events again."""
         if self.packed is not None:
             self.events, self.packed = _unpack(self.packed), None
 
@@ -265,10 +266,11 @@ class MemoryEngine(LocalEngine):
 
     def _store(self, task: MemoryTask, judged: Judged) -> None:
         task_id, head, change = task.id, judged.head, judged.change
-        trimmed = 0 if change.restored is None else change.restored.trimmed
-        if trimmed:
-            task.records = tuple(event for event in judged.events if event.version <= trimmed)
-        task.events.extend(judged.events[len(task.records) :] if trimmed else judged.events)
+        if change.restored is not None and change.restored.trimmed:
+            task.records = tuple(event for event in judged.events if event.version <= change.restored.trimmed)
+            task.events.extend(judged.events[len(task.records) :])
+        else:
+            task.events.extend(judged.events)
         if change.receipt is not None:
             receipts = self._receipts.setdefault(change.scope, {})
             # An expired one that is replaced moves to the end.
@@ -286,14 +288,8 @@ class MemoryEngine(LocalEngine):
             self._leased.discard(task_id)
             if change.work is READY:
                 heapq.heappush(self._ready, (change.due_at, task_id))
-        if head.asks:
-            self._asking.add(task_id)
-        elif self._asking:
-            self._asking.discard(task_id)
-        if head.due_at is None and head.state in PAUSED_STATES:
-            self._paused.add(task_id)
-        elif self._paused:
-            self._paused.discard(task_id)
+        if head.state in PAUSED_STATES or self._paused or self._asking:
+            self._note_pause(task_id, head)
         if head.state in TERMINAL_STATES:
             self._end(task, change.fold)
             return
@@ -301,6 +297,17 @@ class MemoryEngine(LocalEngine):
             task.snapshot, task.folded = change.fold, head.version
         if change.cancel_requested:
             self._canceling.add(task_id)
+
+    def _note_pause(self, task_id: str, head: Head) -> None:
+        """Note whether a task waits for the answer of one user, and whether it is paused without a worker."""
+        for tasks, belongs in (
+            (self._asking, head.asks != ""),
+            (self._paused, head.due_at is None and head.state in PAUSED_STATES),
+        ):
+            if belongs:
+                tasks.add(task_id)
+            else:
+                tasks.discard(task_id)
 
     def _fill_outbox(self, task: MemoryTask, judged: Judged) -> None:
         change = judged.change
@@ -350,15 +357,16 @@ class MemoryEngine(LocalEngine):
         task = self._tasks.pop(task_id)
         self._ended_bytes -= self._ended.pop(task_id, 0)
         self._leased.discard(task_id)
-        for entry in self._entries.pop(task_id, {}).values():
-            self._schedule(entry, None)
-        receipts = self._receipts.get(task.scope, {})
-        for digest in task.receipts:
-            # One that had expired may belong to a newer task by now.
-            if digest in receipts and receipts[digest].task_id == task_id:
-                del receipts[digest]
-        if task.receipts and not receipts:
-            self._receipts.pop(task.scope, None)
+        if task_id in self._entries:
+            for entry in self._entries.pop(task_id).values():
+                self._schedule(entry, None)
+        if task.receipts and (receipts := self._receipts.get(task.scope)) is not None:
+            for digest in task.receipts:
+                # One that had expired may belong to a newer task by now.
+                if digest in receipts and receipts[digest].task_id == task_id:
+                    del receipts[digest]
+            if not receipts:
+                del self._receipts[task.scope]
 
     async def delete(self, task_id: str, scope: Scope) -> None:
         state = self._task(task_id, scope).head.state

@@ -500,7 +500,8 @@ class WorkerPool:
             execution.force_timer.cancel()
         if self.running.get(execution.task_id) is execution:
             del self.running[execution.task_id]
-        self._stop_counting(execution)
+        if execution.is_counted:
+            self._stop_counting(execution)
         if execution.has_slot:
             execution.has_slot = False
             self._slots.give_back()
