@@ -12,7 +12,7 @@ from typer import Option
 from errands.cli.failures import UsageError, command
 from errands.cli.options import AgentName, AsJson, Limit, Storage, TaskId, existing_store
 from errands.cli.printing import clean, duration, note, one_line, out, print_json
-from errands.clock import stored_to_iso
+from errands.clock import from_iso, stored_to_iso
 from errands.errors import A2AError
 from errands.policy.reviews import Review, ReviewDesk
 from errands.runtime.journal import Journal
@@ -22,6 +22,14 @@ _WORDS, _ROOM = 100, 40
 
 By = Annotated[str, Option("--by", metavar="USER", help="The reviewer who answers.")]
 Comment = Annotated[str, Option("--comment", metavar="TEXT", help="Say why.", show_default=False)]
+Since = Annotated[
+    str | None,
+    Option(
+        "--since",
+        metavar="TIME",
+        help="Answer only the review of this time, as `errands reviews list --json` shows it, and no later one.",
+    ),
+]
 
 
 @command
@@ -57,7 +65,12 @@ async def list_reviews(
 
 @command
 async def approve_review(
-    task_id: TaskId, by: By, comment: Comment = "", storage: Storage = None, as_json: AsJson = False
+    task_id: TaskId,
+    by: By,
+    comment: Comment = "",
+    since: Since = None,
+    storage: Storage = None,
+    as_json: AsJson = False,
 ) -> None:
     """Approve the review that a task waits for. The task continues.
 
@@ -65,12 +78,17 @@ async def approve_review(
 
         errands reviews approve TASK_ID --by bob@example.com
     """
-    await _answer(storage, task_id, True, by, comment, as_json)
+    await _answer(storage, task_id, True, by, comment, since, as_json)
 
 
 @command
 async def deny_review(
-    task_id: TaskId, by: By, comment: Comment = "", storage: Storage = None, as_json: AsJson = False
+    task_id: TaskId,
+    by: By,
+    comment: Comment = "",
+    since: Since = None,
+    storage: Storage = None,
+    as_json: AsJson = False,
 ) -> None:
     """Deny the review that a task waits for. The task continues without the reviewed call.
 
@@ -78,13 +96,19 @@ async def deny_review(
 
         errands reviews deny TASK_ID --by bob@example.com
     """
-    await _answer(storage, task_id, False, by, comment, as_json)
+    await _answer(storage, task_id, False, by, comment, since, as_json)
 
 
-async def _answer(storage: str | None, task_id: str, approved: bool, by: str, comment: str, as_json: bool) -> None:
+async def _answer(
+    storage: str | None, task_id: str, approved: bool, by: str, comment: str, since: str | None, as_json: bool
+) -> None:
+    try:
+        began = None if since is None else from_iso(since)
+    except (ValueError, OverflowError):
+        raise UsageError(f"--since must be a time such as 2026-01-31T12:00:00.000Z, not {since!r}") from None
     async with existing_store(storage) as engine:
         try:
-            answered = await ReviewDesk(Journal(engine)).answer(task_id, approved, by=by, comment=comment)
+            answered = await ReviewDesk(Journal(engine)).answer(task_id, approved, by=by, comment=comment, since=began)
         except A2AError as error:
             raise UsageError(f"{error}. List pending reviews with `errands reviews list`") from None
     if as_json:

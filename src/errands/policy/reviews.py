@@ -213,11 +213,13 @@ class ReviewDesk:
         query = AskingQuery(agent=agent, users=users, limit=limit)
         return [Review.of(await revealed(self._engine, stored)) for stored in await self._engine.asking(query)]
 
-    async def answer(self, task_id: str, approved: bool, *, by: str, comment: str = "") -> StoredTask:
+    async def answer(
+        self, task_id: str, approved: bool, *, by: str, comment: str = "", since: int | None = None
+    ) -> StoredTask:
         """Answer the review that `task_id` waits for, as `by`, who must be the one that is asked.
 
-        Raises `PermissionDeniedError` when another user is asked, and `UnsupportedOperationError` when the task does
-        not wait for a review.
+        `since` is that of `settle`. Raises `PermissionDeniedError` when another user is asked, and
+        `UnsupportedOperationError` when the task does not wait for a review.
         """
         query = AskingQuery(task_id=task_id, users=(reviewer(by),))
         if not await self._engine.asking(query) and (others := await self._engine.asking(AskingQuery(task_id=task_id))):
@@ -225,7 +227,7 @@ class ReviewDesk:
             raise errors.PermissionDeniedError(
                 f"Task {task_id} waits for a review by {asked}, not by {by}; only {asked} may answer"
             )
-        return await self.settle(query, Verdict(approved, comment.strip()))
+        return await self.settle(query, Verdict(approved, comment.strip()), since=since)
 
     async def settle(
         self,

@@ -165,6 +165,21 @@ def test_what_was_answered_cannot_be_answered_again(errands: Errands, store: str
         assert "errands reviews list" in result.stderr
 
 
+def test_an_answer_may_be_for_the_review_that_was_read_alone(errands: Errands, store: str) -> None:
+    (task_id,) = ask(store, "pay 500")
+    (review,) = json.loads(errands("reviews", "list", "--storage", store, "--json").stdout)
+    answer = ["reviews", "approve", task_id, "--by", BOB, "--storage", store, "--since"]
+    later = errands(*answer, "2026-01-01T00:00:00.000Z")
+    assert later.exit_code == 2
+    assert "waits for another review by now" in later.stderr
+    unreadable = errands(*answer, "yesterday")
+    assert unreadable.exit_code == 2
+    assert "--since must be a time such as" in unreadable.stderr
+    assert states(store, task_id) == "input-required"
+    assert errands(*answer, review["since"]).exit_code == 0
+    assert states(store, task_id) == "submitted"
+
+
 def test_an_answer_needs_a_name(errands: Errands, store: str) -> None:
     (task_id,) = ask(store, "pay 500")
     result = errands("reviews", "approve", task_id, "--storage", store)
