@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property, partial
+from typing import Protocol
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -40,12 +41,21 @@ Header = tuple[bytes, bytes]
 ErrorEnvelope = Callable[[A2AError], bytes]
 
 JSON_TYPE = b"application/json"
-#: The ASGI extension with which `errands serve` accepts a whole response in one call. Its arguments are the
-#: application's `send`, the status, the headers and the body; it returns whether it has sent them.
-WHOLE_RESPONSE = "errands.whole_response"
-#: The one with which it returns the body of a request that has arrived whole, else None. Its argument is the
-#: application's `receive`.
-WHOLE_BODY = "errands.whole_body"
+#: The ASGI extension of `errands serve`: a function that returns the `WholeExchange` of the application's `receive` and
+#: `send`, or None if a middleware has replaced one of them.
+WHOLE_EXCHANGE = "errands.whole_exchange"
+
+
+class WholeExchange(Protocol):
+    """A request and its response without the messages and coroutines of ASGI."""
+
+    def take_whole(self) -> bytes | None:
+        """Return the body of a request that has arrived whole, else None."""
+        ...
+
+    def send_whole(self, status: int, content_type: bytes, body: bytes) -> bool:
+        """Send a whole response, and return True; return False if it has to go through `send`."""
+        ...
 
 
 class ClientDisconnectedError(Exception):
@@ -73,6 +83,8 @@ class IncomingRequest:
     protocol = "1.0"
     #: Where large requests take turns.
     large_work: LargeWork
+    #: See `CallContext`. True for connections of a network, and not for requests that a program makes to itself.
+    at_once = False
     #: Called when the message is committed and only the end of the turn is left to wait for.
     on_accepted: Callable[[], object] | None = None
     #: As how many requests it counts.
@@ -110,6 +122,9 @@ class HttpExchange(IncomingRequest):
         self._settings = settings
         self.headers = dict(scope["headers"])
         self.extra_headers = []
+        whole_of = scope.get("extensions", {}).get(WHOLE_EXCHANGE)
+        self._whole: WholeExchange | None = None if whole_of is None else whole_of(receive, send)
+        self.at_once = self._whole is not None
 
     @property
     def content_type(self) -> str:
@@ -134,8 +149,7 @@ class HttpExchange(IncomingRequest):
         Raises `PayloadTooLargeError` as soon as the body is known to be too large or to hold too many values,
         `InvalidRequestError` when it is nested too deeply, and `ParseError` when it is not UTF-8.
         """
-        take_whole = self.scope.get("extensions", {}).get(WHOLE_BODY)
-        body: bytes | None = None if take_whole is None else take_whole(self.receive)
+        body = None if self._whole is None else self._whole.take_whole()
         if body is None:
             body = await self._join_body()
         if len(body) > self._settings.max_body_bytes:
@@ -184,18 +198,15 @@ class HttpExchange(IncomingRequest):
         self, status: int, body: bytes, content_type: bytes = JSON_TYPE, headers: tuple[Header, ...] = ()
     ) -> None:
         """Send a whole response."""
-        head: list[Header] = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+        whole = self._whole
+        is_plain = not headers and not self.extra_headers
+        if is_plain and whole is not None and whole.send_whole(status, content_type, body):
+            return
+        await self.begin(status, len(body), content_type, headers)
         if self.scope["method"] == "HEAD":
             body = b""
         if len(body) > LARGE:
             await asyncio.sleep(0)  # encoding it has held the loop, and writing it will
-        if not headers and not self.extra_headers:
-            send_whole = self.scope.get("extensions", {}).get(WHOLE_RESPONSE)
-            if send_whole is not None and send_whole(self._send, status, head, body):
-                return
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*head, *headers, *self.extra_headers]}
-        )
         await self._send({"type": "http.response.body", "body": body})
 
     async def allows(self, *methods: str) -> bool:

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from errands.cli import http_connections
 from errands.cli.http_connections import MAX_HEAD, HttpConnection
+from errands.eager import EagerTasks
 from errands.runtime.settings import Settings
 from errands.server.asgi import HttpExchange
 from errands.server.large_work import Budget
@@ -91,9 +92,22 @@ def agent() -> Agent:
     return Agent()
 
 
-@pytest.fixture
-def url(agent: Agent) -> Iterator[str]:
-    with live(agent, http=HttpConnection, timeout_keep_alive=3600) as url:
+class Eager(HttpConnection):
+    """Calls the application at once, as in a server that seldom waits."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.eager = EagerTasks(self._loop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        assert self.eager is not None
+        self.eager.close()
+
+
+@pytest.fixture(params=[HttpConnection, Eager], ids=["", "eager"])
+def url(agent: Agent, request: pytest.FixtureRequest) -> Iterator[str]:
+    with live(agent, http=request.param, timeout_keep_alive=3600) as url:
         yield url
 
 
@@ -259,6 +273,66 @@ def test_addresses_may_be_complete_and_encoded(address: str, path: str, raw_path
     with live(look, http=HttpConnection) as url:
         exchange(url, request(address))
     assert seen == [(path, raw_path, query)]
+
+
+async def mirror(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with what it sees of the request, and changes what it was given."""
+    body = (await receive()).get("body", b"")
+    seen = [scope[name] for name in ("method", "path", "raw_path", "query_string", "headers", "http_version")]
+    # As frameworks do, and as nothing may for another request.
+    scope["headers"].append((b"x-added", b"1"))
+    scope["path"] = "/changed"
+    scope["state"]["seen"] = scope["state"].get("seen", 0) + 1
+    text = repr([*seen, scope["state"], body]).encode()
+    length = [(b"content-length", b"%d" % len(text))]
+    await send({"type": "http.response.start", "status": 200, "headers": length})
+    await send({"type": "http.response.body", "body": text})
+
+
+PLAIN = b"POST /a?b HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nX-Y: 5\r\n\r\nhello"
+#: What may follow `PLAIN` on the same connection, each in one or more pieces.
+FOLLOWERS: dict[str, list[bytes]] = {
+    "the same": [PLAIN],
+    "another length": [PLAIN.replace(b"th: 5", b"th: 12").replace(b"hello", b"hello, world")],
+    "no body": [PLAIN.replace(b"th: 5", b"th: 0").replace(b"hello", b"")],
+    "zeros before the length": [PLAIN.replace(b"th: 5", b"th: 0005")],
+    "a longer number": [PLAIN.replace(b"th: 5", b"th: 000000000005")],
+    "another path": [PLAIN.replace(b"/a?b", b"/c?d")],
+    "another header": [PLAIN.replace(b"X-Y: 5", b"X-Y: 6")],
+    "one header more": [PLAIN.replace(b"X-Y", b"X-Z: 1\r\nX-Y")],
+    "a second length": [PLAIN.replace(b"X-Y: 5", b"Content-Length: 5")],
+    "chunks as well": [PLAIN.replace(b"X-Y: 5", b"Transfer-Encoding: chunked")],
+    "a length with a sign": [PLAIN.replace(b"th: 5", b"th: +5")],
+    "a length in other digits": [PLAIN.replace(b"th: 5", "th: \u0665".encode())],
+    "no length": [PLAIN.replace(b"th: 5", b"th: ")],
+    "a length that is no number": [PLAIN.replace(b"th: 5", b"th: 5a")],
+    "a body in two pieces": [PLAIN[:-2], PLAIN[-2:]],
+    "a head in two pieces": [PLAIN[:40], PLAIN[40:]],
+    "two requests": [PLAIN + PLAIN.replace(b"hello", b"again")],
+    "a request and a half": [PLAIN + PLAIN[:30], PLAIN[30:]],
+    "an end of line before": [b"\r\n" + PLAIN],
+    "a body that looks like a head": [PLAIN.replace(b"th: 5", b"th: %d" % len(PLAIN)).replace(b"hello", PLAIN)],
+    "only the rest of a head": [b" 5\r\nX-Y: 5\r\n\r\nhello"],
+}
+
+
+@pytest.mark.parametrize("sent", FOLLOWERS.values(), ids=FOLLOWERS.keys())
+@pytest.mark.parametrize("before", [[PLAIN], [PLAIN[:45], PLAIN[45:]]], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("kind", [HttpConnection, Eager])
+def test_a_head_is_read_the_same_whether_or_not_one_like_it_was_read_before(
+    kind: type[HttpConnection], before: list[bytes], sent: list[bytes]
+) -> None:
+    def said_to(url: str, pieces: list[bytes]) -> bytes:
+        with connected(url) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for piece in pieces:
+                client.sendall(piece)
+                time.sleep(0.002)  # so that they are read one by one; if they are not, nothing else is expected
+            client.shutdown(socket.SHUT_WR)
+            return re.sub(rb"date: [^\r]*\r\n", b"", heard(client))
+
+    with live(mirror, http=kind, timeout_keep_alive=3600) as url:
+        assert said_to(url, before + sent) == said_to(url, before) + said_to(url, sent)
 
 
 #: What Java's client says with its first request to a server.
