@@ -27,7 +27,6 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, par
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from errands.eager import EagerTasks
 from errands.server.asgi import WHOLE_EXCHANGE, Header
 from errands.server.large_work import Budget
 
@@ -319,8 +318,6 @@ class HttpConnection(asyncio.Protocol):
     write_timeout = 120.0
     #: The budget of the process, which `AgentServer` replaces by that of its agent.
     budget = Budget(256 * 1024 * 1024)
-    #: Set by `AgentServer` if most requests are answered without waiting: they then need no task of their own.
-    eager: EagerTasks | None = None
 
     transport: asyncio.Transport
 
@@ -438,7 +435,7 @@ class HttpConnection(asyncio.Protocol):
             if is_between and self._forms_left and begun.is_whole and begun.is_usual:
                 self._forms_left -= 1
                 self._form = HeadForm.of(data, begun.scope)
-            self._answer(begun, self.eager)
+            self._answer(begun)
 
     def _answer_known(self, scope: Scope, body: bytes) -> None:
         """Answer a whole request whose head has the form of an earlier one."""
@@ -449,7 +446,7 @@ class HttpConnection(asyncio.Protocol):
         self._answering = self._cycle = cycle
         cycle.feed(body)
         cycle.is_whole = True
-        self._answer(cycle, self.eager)
+        self._answer(cycle)
 
     def _parse(self, data: bytes) -> None:
         self._piece = len(data)
@@ -599,11 +596,9 @@ class HttpConnection(asyncio.Protocol):
         if self._cycle is not None and not self._parser.should_upgrade():
             self._cycle.feed_end()
 
-    def _answer(self, cycle: RequestCycle, eager: EagerTasks | None = None) -> None:
-        answer = cycle.run(self._app)
-        cycle.task = self._loop.create_task(answer) if eager is None else eager.start(answer)
-        if cycle.task is not None:
-            self.tasks.add(cycle.task)
+    def _answer(self, cycle: RequestCycle) -> None:
+        cycle.task = self._loop.create_task(cycle.run(self._app))
+        self.tasks.add(cycle.task)
 
     # Called by the request that is answered
 
@@ -709,7 +704,6 @@ class HttpConnection(asyncio.Protocol):
         while start < len(behind) and not self._waiting and not self.transport.is_closing():
             self._parse(behind[start : start + _PIECE])
             if (begun := self._begun) is not None:
-                # Not at once: other connections get their turns between the requests of one.
                 self._begun = None
                 self._answer(begun)
             start += _PIECE

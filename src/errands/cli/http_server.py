@@ -31,7 +31,6 @@ from uvicorn.supervisors.statreload import StatReload
 from errands.cli.failures import CommandError, program_error, reporting
 from errands.cli.http_connections import HttpConnection
 from errands.cli.printing import note
-from errands.eager import EagerTasks
 from errands.errors import ErrandsError
 from errands.runtime.json_lines import write_json_lines
 from errands.runtime.settings import ENV_PREFIX
@@ -92,8 +91,6 @@ class AgentServer(uvicorn.Server):
         except Exception as error:
             raise program_error(error, f"the start of {self.agent.agent_card.name}") from None
         HttpConnection.budget = self.agent.large_work.budget
-        if self.agent.answers_at_once:
-            HttpConnection.eager = EagerTasks(asyncio.get_running_loop())
         await super().startup(sockets)
         # Everything that was loaded stays until the end: the garbage collector need not look at it.
         gc.collect()
@@ -126,8 +123,6 @@ class AgentServer(uvicorn.Server):
         left = drain_timeout + _CLOSING - (time.monotonic() - began)
         self.config.timeout_graceful_shutdown = max(math.ceil(left), 1)
         await super().shutdown(sockets)
-        if HttpConnection.eager is not None:
-            HttpConnection.eager.close()
         self._exit_after(_LEAVING, code=0)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

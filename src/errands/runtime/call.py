@@ -44,10 +44,6 @@ class CallContext(msgspec.Struct):
     last_event_id: int | None = None
     #: Whether a subscription is over when the task pauses, and not only when it has ended.
     ends_at_pause: bool = False
-    #: Whether the caller gets nothing before the turn of its message has ended.
-    awaits_turn: bool = False
-    #: Whether the event loop runs between two calls of a caller, so that a turn may begin within its call.
-    at_once: bool = False
     #: Called when a message is in the log and only the end of its turn is waited for.
     on_accepted: Callable[[], object] | None = None
     #: Whether a message with only a contextId answers the one task of that context that waits for input.

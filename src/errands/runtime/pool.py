@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from errands import errors, lifecycle, tracing
-from errands.eager import EagerTasks
 from errands.engines.base import Engine
 from errands.model.base import shallow_copy
 from errands.model.core import WORKING, StreamResponse, TaskStatusUpdateEvent
@@ -196,8 +195,6 @@ class WorkerPool:
             for handler in self.handlers.values():
                 stack.callback(handler.close)
             self._loop = asyncio.get_running_loop()
-            self._eager = EagerTasks(self._loop)
-            stack.callback(self._eager.close)
             background = await stack.enter_async_context(asyncio.TaskGroup())
             loops = {"errands-sweep": self._sweep_loop}
             if self._runs_turns:
@@ -249,14 +246,13 @@ class WorkerPool:
         request_context: dict[str, Any],
         admit: Admit | None = None,
         is_delegated: bool = False,
-        at_once: bool = False,
     ) -> StoredTask:
         """Commit a change that gives a task something to do, and run it here if there is room.
 
         `stored` is the task after the change with its head before it, and `change` puts the task into the queue. With
         room, the same commit leases the task to this process instead and, when `events` are those of the change, says
         that it is at work. Without room `admit` may refuse the change. A task that a turn waits for (`is_delegated`)
-        does not queue behind others. With `at_once` the caller waits for the turn, so it may begin before this returns.
+        does not queue behind others.
         """
         handler, task = self.handlers[change.scope.agent], stored.task
         if not self._take_slot(is_delegated):
@@ -287,7 +283,7 @@ class WorkerPool:
             self._release_slots(1)
             raise
         leased = StoredTask(task=task, head=head, scope=change.scope)
-        self._start(leased, change.at, options, request_context, at_once=at_once and self._engine.commits_at_once)
+        self._start(leased, change.at, options, request_context)
         return leased
 
     def _take_slot(self, is_delegated: bool) -> bool:
@@ -318,8 +314,6 @@ class WorkerPool:
         now: int,
         options: RequestOptions | None = None,
         request_context: dict[str, Any] | None = None,
-        *,
-        at_once: bool = False,
     ) -> None:
         """Run a task that was just leased to this process, in the slot taken for it."""
         self._starting -= 1
@@ -329,8 +323,7 @@ class WorkerPool:
             former.stop("lost")
         self.running[execution.task_id] = execution
         # Held in `running` until it is over, and waited for in `drain`.
-        turns = self._run(execution, stored, options, request_context)
-        execution.task = self._eager.start(turns) if at_once else self._loop.create_task(turns)
+        execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
         if self._out_of_time:
             self._give_back_soon(execution)
 
@@ -444,7 +437,7 @@ class WorkerPool:
     ) -> None:
         handler = self.handlers[stored.scope.agent]
         journal = handler.journal
-        named = current_task.set(execution.task_id)
+        current_task.set(execution.task_id)
         try:
             while True:
                 if stored.damage:
@@ -500,7 +493,6 @@ class WorkerPool:
         except Exception:
             logger.exception("task %s could not be run; its lease will run out", execution.task_id)
         finally:
-            current_task.reset(named)
             self._finished(execution)
 
     def _finished(self, execution: Execution) -> None:

@@ -362,7 +362,6 @@ class Submitter:
                 # What is delegated is part of a task that was accepted.
                 admit=self._backpressure.admit if is_new and not call.parent else None,
                 is_delegated=call.parent != "",
-                at_once=call.at_once and call.awaits_turn,
             )
         finally:
             if done is not None:

@@ -78,7 +78,6 @@ class TaskManager:
         self, request: requests.SendMessageRequest, call: CallContext, task_id: str
     ) -> requests.SendMessageResponse:
         configuration = request.configuration
-        call.awaits_turn = configuration is None or not configuration.return_immediately
         # Expected before the message is submitted, so that no change is missed.
         with self._engine.expect(task_id, call.scope, core.SETTLED_STATES) as expectation:
             if request.message.task_id:
@@ -88,7 +87,7 @@ class TaskManager:
             if call.on_accepted is not None:
                 call.on_accepted()
             stored = submission.stored
-            if call.awaits_turn:
+            if configuration is None or not configuration.return_immediately:
                 if not submission.settled:
                     if stored.task.id != task_id:
                         settled = await self._wait_elsewhere(submission, call)

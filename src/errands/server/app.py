@@ -490,11 +490,6 @@ class A2AServer:
         return any(isinstance(scheme, MutualTLSAuth) for scheme in schemes)
 
     @property
-    def answers_at_once(self) -> bool:
-        """True if most requests are answered without waiting, and no code of the program's is asked for it."""
-        return self.dispatcher.answers_at_once
-
-    @property
     def grpc_port(self) -> int | None:
         """The port on which gRPC listens, None while it does not."""
         return self._grpc.port if self._grpc is not None else None

@@ -83,8 +83,6 @@ class IncomingRequest:
     protocol = "1.0"
     #: Where large requests take turns.
     large_work: LargeWork
-    #: See `CallContext`. True for connections of a network, and not for requests that a program makes to itself.
-    at_once = False
     #: Called when the message is committed and only the end of the turn is left to wait for.
     on_accepted: Callable[[], object] | None = None
     #: As how many requests it counts.
@@ -124,7 +122,6 @@ class HttpExchange(IncomingRequest):
         self.extra_headers = []
         whole_of = scope.get("extensions", {}).get(WHOLE_EXCHANGE)
         self._whole: WholeExchange | None = None if whole_of is None else whole_of(receive, send)
-        self.at_once = self._whole is not None
 
     @property
     def content_type(self) -> str:

@@ -85,8 +85,6 @@ class Dispatcher:
         self.max_parts = settings.max_message_parts
         #: See `Engine`.
         self.commits_at_once = tasks.commits_at_once
-        #: Whether a request waits for nothing but its turn. Middleware may wait, and expects a task for each request.
-        self.answers_at_once = tasks.commits_at_once and not middlewares
         self._settings = settings
         rate, most_streams = settings.caller_rate, settings.caller_max_streams
         self._rate = None if rate is None else RequestRate(rate, settings.caller_burst)
@@ -346,7 +344,7 @@ class Dispatcher:
                 raise errors.PushNotificationNotSupportedError
         if exchange.protocol != call.protocol:
             call.protocol = exchange.protocol
-        call.on_accepted, call.large_reads, call.at_once = exchange.on_accepted, exchange, exchange.at_once
+        call.on_accepted, call.large_reads = exchange.on_accepted, exchange
         if self._settings.audit:
             call.address = client_address(exchange, self._settings) or "unknown"
         if exchange.answers_by_context:

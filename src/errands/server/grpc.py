@@ -286,7 +286,6 @@ class GrpcRequest(IncomingRequest):
     """The call as middleware knows requests: metadata are headers, the path is the method's."""
 
     binding = "grpc"
-    at_once = True
 
     def __init__(self, context: Any, path: str, server: tuple[str, int | None]) -> None:
         self._context = context

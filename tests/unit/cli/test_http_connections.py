@@ -21,7 +21,6 @@ from starlette.types import Receive, Scope, Send
 
 from errands.cli import http_connections
 from errands.cli.http_connections import MAX_HEAD, HttpConnection
-from errands.eager import EagerTasks
 from errands.runtime.settings import Settings
 from errands.server.asgi import HttpExchange
 from errands.server.large_work import Budget
@@ -92,22 +91,9 @@ def agent() -> Agent:
     return Agent()
 
 
-class Eager(HttpConnection):
-    """Calls the application at once, as in a server that seldom waits."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.eager = EagerTasks(self._loop)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        assert self.eager is not None
-        self.eager.close()
-
-
-@pytest.fixture(params=[HttpConnection, Eager], ids=["", "eager"])
-def url(agent: Agent, request: pytest.FixtureRequest) -> Iterator[str]:
-    with live(agent, http=request.param, timeout_keep_alive=3600) as url:
+@pytest.fixture
+def url(agent: Agent) -> Iterator[str]:
+    with live(agent, http=HttpConnection, timeout_keep_alive=3600) as url:
         yield url
 
 
@@ -318,9 +304,8 @@ FOLLOWERS: dict[str, list[bytes]] = {
 
 @pytest.mark.parametrize("sent", FOLLOWERS.values(), ids=FOLLOWERS.keys())
 @pytest.mark.parametrize("before", [[PLAIN], [PLAIN[:45], PLAIN[45:]]], ids=["whole", "in pieces"])
-@pytest.mark.parametrize("kind", [HttpConnection, Eager])
 def test_a_head_is_read_the_same_whether_or_not_one_like_it_was_read_before(
-    kind: type[HttpConnection], before: list[bytes], sent: list[bytes]
+    before: list[bytes], sent: list[bytes]
 ) -> None:
     def said_to(url: str, pieces: list[bytes]) -> bytes:
         with connected(url) as client:
@@ -331,7 +316,7 @@ def test_a_head_is_read_the_same_whether_or_not_one_like_it_was_read_before(
             client.shutdown(socket.SHUT_WR)
             return re.sub(rb"date: [^\r]*\r\n", b"", heard(client))
 
-    with live(mirror, http=kind, timeout_keep_alive=3600) as url:
+    with live(mirror, http=HttpConnection, timeout_keep_alive=3600) as url:
         assert said_to(url, before + sent) == said_to(url, before) + said_to(url, sent)
 
 
