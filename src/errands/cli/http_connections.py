@@ -133,6 +133,12 @@ class RequestCycle:
             self.unreceived += len(piece)
             self.wake()
 
+    def feed_whole(self, body: bytes) -> None:
+        """Take the whole body of a request that nothing has received yet."""
+        self._pieces.append(body)
+        self.unreceived = len(body)
+        self.is_whole = self._has_news = True
+
     def feed_end(self) -> None:
         """Note that the body is complete."""
         self.is_whole = True
@@ -240,8 +246,7 @@ class RequestCycle:
 
     def _complete(self) -> None:
         self.response_complete = True
-        self._pieces.clear()
-        self.unreceived = 0
+        self._pieces, self.unreceived = [], 0
         self.wake()
         if not self.keep_alive:
             self._connection.close()
@@ -443,9 +448,8 @@ class HttpConnection(asyncio.Protocol):
             self._stop_request_timer()
         scope["state"] = self._app_state.copy()
         cycle = RequestCycle(self, scope, keep_alive=True, expects_continue=False)
+        cycle.feed_whole(body)
         self._answering = self._cycle = cycle
-        cycle.feed(body)
-        cycle.is_whole = True
         self._answer(cycle)
 
     def _parse(self, data: bytes) -> None:

@@ -256,27 +256,44 @@ class Histogram:
 class CommitCounts:
     """The changes that an engine has made durable in this process, and the batches that they were written in."""
 
-    __slots__ = ("attempts", "changes", "seconds", "states")
+    __slots__ = ("_noted", "changes", "seconds")
 
     def __init__(self) -> None:
-        #: How often tasks have entered each state.
-        self.states = dict.fromkeys((state for state in TaskState if state is not UNSPECIFIED), 0)
-        #: Leases by their cause, see `errands.model.log.LeaseRecord`: those whose first event is durable.
-        self.attempts = {"new": 0, "expired": 0, "given back": 0}
+        #: Durable changes by the state before and after, whether they lease the task, and the cause of a lease whose
+        #: first event they have.
+        self._noted: dict[tuple[TaskState, TaskState, bool, str], int] = {}
         #: Of each batch. An engine without batches leaves these two alone.
         self.changes = Histogram(BATCH_BOUNDS)
         self.seconds = Histogram(COMMIT_BOUNDS)
 
     def note(self, judged: Judged) -> None:
         """Count a durable change."""
-        state = judged.head.state
-        if state is not judged.before.state:
-            self.states[state] += 1
-            if state is WORKING and judged.change.work is log.LEASE and judged.before.state is not SUBMITTED:
-                # A task that is leased when it is created or resumed passes through `submitted`.
-                self.states[SUBMITTED] += 1
-        if judged.events and (lease := judged.events[0].lease) is not None:
-            self.attempts[lease.cause] += 1
+        lease = judged.events[0].lease if judged.events else None
+        cause = "" if lease is None else lease.cause
+        change = judged.before.state, judged.head.state, judged.change.work is log.LEASE, cause
+        noted = self._noted
+        noted[change] = noted.get(change, 0) + 1
+
+    @property
+    def states(self) -> dict[TaskState, int]:
+        """How often tasks have entered each state."""
+        states = dict.fromkeys((state for state in TaskState if state is not UNSPECIFIED), 0)
+        for (before, after, leases, _), count in self._noted.items():
+            if after is not before:
+                states[after] += count
+                if after is WORKING and leases and before is not SUBMITTED:
+                    # A task that is leased when it is created or resumed passes through `submitted`.
+                    states[SUBMITTED] += count
+        return states
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        """Leases by their cause, see `errands.model.log.LeaseRecord`: those whose first event is durable."""
+        attempts = {"new": 0, "expired": 0, "given back": 0}
+        for (*_, cause), count in self._noted.items():
+            if cause:
+                attempts[cause] += count
+        return attempts
 
     def note_batch(self, changes: int, seconds: float) -> None:
         """Count a batch that was written in one transaction, which took `seconds`."""

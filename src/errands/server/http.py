@@ -68,24 +68,23 @@ class A2AApp:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+        if scope["type"] != "http":
+            await self._serve_other(scope, receive, send)
             return
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-            return
-        exchange = HttpExchange(scope, receive, send, self._server.settings)
+        server = self._server
+        exchange = HttpExchange(scope, receive, send, server.settings)
         try:
-            if b"host" not in exchange.headers or len(exchange.headers) != len(scope["headers"]):
+            host = exchange.headers.get(b"host")
+            if host is None or len(exchange.headers) != len(scope["headers"]):
                 check_host_header(exchange)
-            if self._server.listens_locally and exchange.headers.get(b"host") != self._checked_host:
-                check_host_name(exchange, self._server.settings)
-                self._checked_host = exchange.headers.get(b"host")
-            if not self._server.started:
-                await self._server.start()  # mounted in an application that does not run our lifespan
-            exchange.large_work = self._server.large_work
+            if server.listens_locally and host != self._checked_host:
+                check_host_name(exchange, server.settings)
+                self._checked_host = host
+            if not server.started:
+                await server.start()  # mounted in an application that does not run our lifespan
+            exchange.large_work = server.large_work
             if scope["path"] == "/" and scope["method"] == "POST":
-                await serve_jsonrpc(exchange, self._server.dispatcher)
+                await serve_jsonrpc(exchange, server.dispatcher)
             else:
                 await self._route(exchange)
         except ClientDisconnectedError:
@@ -165,6 +164,13 @@ class A2AApp:
             await exchange.respond(200, b'{"status":"ready"}')
         else:
             await exchange.respond(503, encode({"status": "not ready", "reason": problem}))
+
+    async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve everything but HTTP requests: the lifespan of the application, and offers of WebSockets."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
