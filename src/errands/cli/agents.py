@@ -12,7 +12,7 @@ from rich.text import Text
 from typer import Argument
 
 from errands.agents.manifests import Agent, Capability, Finding, Function, examine
-from errands.agents.manifests.editor_schema import editor_schema
+from errands.agents.manifests.documents import editor_schema
 from errands.cli.failures import CommandError, ExitCode, command
 from errands.cli.options import AsJson
 from errands.cli.printing import clean, count_severities, counted, err, finding_text, one_line, out, print_json

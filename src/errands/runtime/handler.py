@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import logging
 import secrets
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 from errands import errors, tracing
 from errands.model.core import CANCELED, FAILED, INPUT_REQUIRED, Part
-from errands.runtime.blocking import BlockingTaskContext
 from errands.runtime.context import InvalidAnswerError, TaskContext
 from errands.runtime.expiry import Expiry
 from errands.runtime.journal import Journal
@@ -219,3 +219,46 @@ async def _ask_again(turn: Turn, error: InvalidAnswerError) -> None:
     if question is not None:
         parts += [part for part in question.parts if not (part.text or "").startswith(_MISFIT)]
     await turn.end(INPUT_REQUIRED, message=turn.agent_message(parts))
+
+
+# Handlers that are plain functions
+
+
+class Blocking:
+    """An object for one thread: its coroutine methods block, and `with` takes the place of `async with`."""
+
+    def __init__(self, wrapped: Any, loop: asyncio.AbstractEventLoop) -> None:
+        vars(self).update(_wrapped=wrapped, _loop=loop)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._wrapped, name)
+        return functools.partial(self._call, value) if inspect.iscoroutinefunction(value) else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._wrapped, name, value)
+
+    def __enter__(self) -> Self:
+        self._call(self._wrapped.__aenter__)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._call(self._wrapped.__aexit__, *error)
+
+    def _call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(method(*args, **kwargs), self._loop).result()
+
+
+class BlockingTaskContext(Blocking):
+    """The context for handlers that are plain functions: a `TaskContext` for one thread, with blocking methods.
+
+    Each call runs in the event loop, and only the thread waits for it.
+    """
+
+    def __init__(self, ctx: TaskContext, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(ctx, loop)
+
+    def artifact(self, *args: Any, **kwargs: Any) -> Blocking:
+        return Blocking(self._wrapped.artifact(*args, **kwargs), self._loop)
+
+    def capability(self, *args: Any, **kwargs: Any) -> Blocking:
+        return Blocking(self._wrapped.capability(*args, **kwargs), self._loop)

@@ -213,7 +213,7 @@ class A2AServer:
         rules about them would never apply.
         """
         if not isinstance(policy, Policy):
-            from errands.agents.policies import load_policy  # noqa: PLC0415 - only a file needs the YAML reader
+            from errands.agents.manifests.loading import load_policy  # noqa: PLC0415 - only a file needs the YAML reader
 
             policy = load_policy(policy)
         compiled = compile_policy(policy)

@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from errands.agents.delegation import Delegation
-from errands.agents.loop.plan import Plan, Repertoire
-from errands.agents.loop.progress import Progress
+from errands.agents.loop.plan import Plan, Progress, Repertoire
 from errands.agents.manifests.functions import MESSAGE
 from errands.agents.mounts import MountError
 from errands.agents.tools.base import BrokenToolError
