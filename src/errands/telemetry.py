@@ -196,7 +196,9 @@ class Telemetry:
         if identity and self._chooses_ids:
             place = self.inject() if parent == "current" else parent
             if place is not None:
-                chosen = _chosen.set(_span_id(place.parent[3:35], identity))
+                trace_id = place.parent[3:35]
+                key = f"{trace_id}\n{identity}".encode("utf-8", "surrogatepass")
+                chosen = _chosen.set(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) or 1)
         try:
             made = self._tracer.start_span(
                 form.name + name if form.has_name else form.name,
@@ -335,11 +337,6 @@ def _span_context(place: TraceContext) -> SpanContext:
 _chosen: ContextVar[int] = ContextVar("errands_span_id", default=0)
 
 
-def _span_id(trace_id: str, identity: str) -> int:
-    digest = hashlib.blake2b(f"{trace_id}\n{identity}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest) or 1
-
-
 def _choose_ids(tracer: Any) -> bool:
     """Make the tracer of errands use chosen ids of spans. Return whether it can."""
     if isinstance(generator := getattr(tracer, "id_generator", None), _ChosenIds):
@@ -412,29 +409,26 @@ def exported(figures: Figures, table: Mapping[str, Metric], agent: str) -> Itera
     provider = metrics.get_meter_provider()
     if provider not in _instrumented:
         _instrumented.append(provider)
-        _make_instruments(provider.get_meter("errands", __version__), table.values())
+        meter = provider.get_meter("errands", __version__)
+        for metric in table.values():
+            if metric.kind == "gauge":
+                meter.create_observable_gauge(metric.name, [_values(metric.name)], metric.unit, metric.help)
+            elif metric.kind == "counter":
+                meter.create_observable_counter(metric.name, [_values(metric.name)], metric.unit, metric.help)
+            else:
+                # OpenTelemetry cannot observe a histogram: these are the three series that Prometheus makes of one.
+                for suffix, observe, unit in (
+                    ("_count", _values(metric.name), "1"),
+                    ("_sum", _sums(metric.name), metric.unit),
+                    ("_bucket", _buckets(metric), "1"),
+                ):
+                    meter.create_observable_counter(metric.name + suffix, [observe], unit, metric.help)
     reading = ServerReading(figures, agent)
     _readings.append(reading)
     try:
         yield
     finally:
         _readings.remove(reading)
-
-
-def _make_instruments(meter: metrics.Meter, table: Iterable[Metric]) -> None:
-    for metric in table:
-        if metric.kind == "gauge":
-            meter.create_observable_gauge(metric.name, [_values(metric.name)], metric.unit, metric.help)
-        elif metric.kind == "counter":
-            meter.create_observable_counter(metric.name, [_values(metric.name)], metric.unit, metric.help)
-        else:
-            # OpenTelemetry has no histogram that is observed: these are the three series that Prometheus makes of one.
-            for suffix, observe, unit in (
-                ("_count", _values(metric.name), "1"),
-                ("_sum", _sums(metric.name), metric.unit),
-                ("_bucket", _buckets(metric), "1"),
-            ):
-                meter.create_observable_counter(metric.name + suffix, [observe], unit, metric.help)
 
 
 def _found(name: str) -> Iterator[tuple[Sample, dict[str, str]]]:

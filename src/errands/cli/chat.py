@@ -142,7 +142,14 @@ class ChatTerminal:
         if line.startswith("//"):
             self._say([Part(text=line[1:])])
         elif word == "/file":
-            self._attach(Path(rest.strip().strip("'\"")).expanduser())
+            path = Path(rest.strip().strip("'\"")).expanduser()
+            try:
+                part = file_part(path)
+            except OSError as error:
+                note(f"{path} cannot be read ({error.strerror}).")
+            else:
+                self._attached.append(part)
+                note(f"{part.filename} ({len(part.raw or b'')} bytes) goes with the next message.", "dim")
         elif word == "/new":
             self._conversation, self._state, self._attached = self._client.conversation(), "", []
             note("A new conversation.", "dim")
@@ -152,15 +159,6 @@ class ChatTerminal:
             note(f"unknown command {word}: /help shows the commands, and // begins a message with a slash")
         else:
             self._say([Part(text=line)] if line else [])
-
-    def _attach(self, path: Path) -> None:
-        try:
-            part = file_part(path)
-        except OSError as error:
-            note(f"{path} cannot be read ({error.strerror}).")
-            return
-        self._attached.append(part)
-        note(f"{part.filename} ({len(part.raw or b'')} bytes) goes with the next message.", "dim")
 
     def _say(self, parts: list[Part]) -> None:
         """Send a message with the attached files, and go on while the agent asks for something in a form."""

@@ -195,7 +195,10 @@ class TimelineFold:
         if len(encode(spans)) > MOST_BYTES:
             left_out["details"] = len(spans)
             for span in spans:
-                span.detail = _shortened(span.detail)
+                calls = span.detail.pop("calls", None)
+                span.detail = {name: shown(value, TITLE) for name, value in span.detail.items()}
+                if calls is not None:
+                    span.detail["calls"] = [{"id": call["id"], "name": call["name"]} for call in calls[:5]]
         known = {span.id for span in spans}
         for span in spans:
             span.causes = [cause for cause in dict.fromkeys(span.causes) if cause in known][:MAX_NAMED]
@@ -581,30 +584,27 @@ class TimelineFold:
             return (span.until is None) + 2 * is_main + 4 * span.problem, index
 
         chosen = set(sorted(range(len(self._spans)), key=weight)[:surplus])
-        for index in sorted(chosen):
-            self._merge(self._spans[index])
+        for span in (self._spans[index] for index in sorted(chosen)):
+            until = span.at if span.until is None else span.until
+            more = self._folded.get(span.lane)
+            if more is None:
+                more = self._folded[span.lane] = TimelineSpan(
+                    id=f"{_MORE}{span.lane}",
+                    lane=span.lane,
+                    first=span.first,
+                    last=span.last,
+                    at=span.at,
+                    until=until,
+                    title="",
+                    detail={"count": 0, "problems": 0},
+                )
+            more.first, more.last = min(more.first, span.first), max(more.last, span.last)
+            more.at, more.until = min(more.at, span.at), max(more.until or 0, until)
+            more.detail["count"] += 1
+            more.detail["problems"] += span.problem
+            more.problem = more.problem or span.problem
+            more.title = f"{more.detail['count']} more"
         self._spans = [span for index, span in enumerate(self._spans) if index not in chosen]
-
-    def _merge(self, span: TimelineSpan) -> None:
-        until = span.at if span.until is None else span.until
-        more = self._folded.get(span.lane)
-        if more is None:
-            more = self._folded[span.lane] = TimelineSpan(
-                id=f"{_MORE}{span.lane}",
-                lane=span.lane,
-                first=span.first,
-                last=span.last,
-                at=span.at,
-                until=until,
-                title="",
-                detail={"count": 0, "problems": 0},
-            )
-        more.first, more.last = min(more.first, span.first), max(more.last, span.last)
-        more.at, more.until = min(more.at, span.at), max(more.until or 0, until)
-        more.detail["count"] += 1
-        more.detail["problems"] += span.problem
-        more.problem = more.problem or span.problem
-        more.title = f"{more.detail['count']} more"
 
 
 class _ArtifactText(msgspec.Struct, rename="camel", gc=False):
@@ -642,13 +642,6 @@ def shown(value: Any, most: int = SHOWN) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     return value if len(encode(value)) <= most else _text(value, most)
-
-
-def _shortened(detail: dict[str, Any]) -> dict[str, Any]:
-    short = {name: shown(value, TITLE) for name, value in detail.items() if name != "calls"}
-    if "calls" in detail:
-        short["calls"] = [{"id": call["id"], "name": call["name"]} for call in detail["calls"][:5]]
-    return short
 
 
 def _text(value: Any, most: int) -> str:

@@ -278,7 +278,13 @@ class _WebhookConnection(asyncio.Protocol):
 
     def is_silent(self) -> bool:
         """Return whether the host has neither sent something nor left; the event loop may not have noticed yet."""
-        return not self.transport.is_closing() and not _is_readable(self._fd)
+        if self.transport.is_closing():
+            return False
+        if not hasattr(select, "poll"):  # on Windows
+            return not select.select([self._fd], [], [], 0)[0]
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return not poll.poll(0)
 
     # Called by the event loop
 
@@ -349,11 +355,3 @@ class _WebhookConnection(asyncio.Protocol):
         self.transport.abort()
         if answer is not None and not answer.done():
             answer.set_exception(error)
-
-
-def _is_readable(fd: int) -> bool:
-    if not hasattr(select, "poll"):  # on Windows
-        return bool(select.select([fd], [], [], 0)[0])
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))

@@ -440,7 +440,10 @@ class AdminApi:
                 events = [event for event in part.events if event.version <= last]
                 if part.gap:
                     gap = True
-                    fold.take(await self._kept_records(stored, after, events[0].version if events else last + 1))
+                    # Records are kept when other events are gone.
+                    until = events[0].version if events else last + 1
+                    kept = await self._engine.records(stored.task.id, stored.scope)
+                    fold.take([event for event in kept if after < event.version < until][-MOST_RECORDS:])
                 if not events:
                     break
                 fold.take(events)
@@ -450,11 +453,6 @@ class AdminApi:
         if left_out:
             timeline.left_out["events"] = left_out
         return AdminAnswer(timeline)
-
-    async def _kept_records(self, stored: log.StoredTask, after: int, before: int) -> list[log.Event]:
-        """Return the newest records between two versions: they are kept when other events are gone."""
-        found = await self._engine.records(stored.task.id, stored.scope)
-        return [event for event in found if after < event.version < before][-MOST_RECORDS:]
 
     async def list_events(self, asked: AdminRequest) -> AdminAnswer:
         query = asked.query
@@ -563,32 +561,30 @@ class AdminApi:
             asking = await self._engine.asking(query)
             found += [one for one in asking if one.head.asks in names or sight.reaches(one.scope)]
         found.sort(key=lambda stored: (stored.head.status_at, stored.task.id))
-        reviews = [
-            await self._review_fields(stored, finds_rule=number < MOST_EXPLAINED)
-            for number, stored in enumerate(found[:limit])
-        ]
+        reviews: list[dict[str, Any]] = []
+        for stored in found[:limit]:
+            review, rule = Review.of(await revealed(self._engine, stored)), ""
+            if len(reviews) < MOST_EXPLAINED and stored.version <= MOST_RECORDS:
+                with suppress(errors.DamagedTaskError, errors.TaskNotFoundError):
+                    known = await stored_records(self._engine, stored.task.id, stored.scope)
+                    waiting = open_review(known, stored.head.asks)
+                    rule = "" if waiting is None else waiting.call.place
+            reviews.append(
+                {
+                    "taskId": review.task_id,
+                    "contextId": review.context_id,
+                    "agent": review.agent,
+                    "owner": review.owner,
+                    "tenant": review.tenant,
+                    "user": review.user,
+                    "since": review.since,
+                    "function": review.function,
+                    "subject": review.subject,
+                    "text": review.text,
+                    "rule": rule,
+                }
+            )
         return AdminAnswer(reviews, max(len(found) - limit, 0))
-
-    async def _review_fields(self, stored: log.StoredTask, *, finds_rule: bool) -> dict[str, Any]:
-        review, rule = Review.of(await revealed(self._engine, stored)), ""
-        if finds_rule and stored.version <= MOST_RECORDS:
-            with suppress(errors.DamagedTaskError, errors.TaskNotFoundError):
-                known = await stored_records(self._engine, stored.task.id, stored.scope)
-                waiting = open_review(known, stored.head.asks)
-                rule = "" if waiting is None else waiting.call.place
-        return {
-            "taskId": review.task_id,
-            "contextId": review.context_id,
-            "agent": review.agent,
-            "owner": review.owner,
-            "tenant": review.tenant,
-            "user": review.user,
-            "since": review.since,
-            "function": review.function,
-            "subject": review.subject,
-            "text": review.text,
-            "rule": rule,
-        }
 
     async def answer_review(self, asked: AdminRequest) -> AdminAnswer:
         answer = await self._body(asked, ReviewAnswer)

@@ -10,7 +10,6 @@ from errands.model import core
 from errands.model.base import encode
 from errands.model.log import OutboxEntry, ProcessReport
 from errands.policy.agent_oversight import AgentOversight
-from errands.policy.steps import Steps
 from errands.runtime.leases import ActiveTask
 from errands.runtime.processes import samples_of
 
@@ -126,10 +125,27 @@ def policy_document(agent: str, oversight: AgentOversight | None) -> dict[str, A
     if oversight is None:
         return {"agent": agent, "version": "", "limits": {}, "rules": [], "text": ""}
     rules = oversight.rules
-    listed = [rule for capability, steps in oversight.listed_steps() for rule in _rules_in(capability, steps)]
     limits = {name: value for name, value in msgspec.structs.asdict(rules.limits).items() if value is not None}
     lines = [f"{rules.limit_name(name)}: {value}" for name, value in limits.items()]
-    lines += [_line_of(rule) for rule in listed]
+    listed = []
+    for capability, steps in oversight.listed_steps():
+        for step in steps.steps:
+            rule = {
+                "name": step.name,
+                "phase": steps.phase.value,
+                "capability": capability,
+                "match": step.match or "",
+                "action": step.action,
+                "expression": "" if step.program is None else step.program.source,
+                "condition": "" if step.condition is None else step.condition.source,
+                "invoke": ":".join(step.target) if step.action == "invoke" else "",
+                "onFail": step.on_fail,
+            }
+            listed.append(rule)
+            action = f"{step.action} for {step.match}:" if step.match else step.action
+            condition = f" when {rule['condition']}" if rule["condition"] else ""
+            what = rule["invoke"] or rule["expression"]
+            lines.append(f"{step.name}: {action} {what}{condition} (on failure: {step.on_fail})")
     return {
         "agent": agent,
         "version": rules.policy.version,
@@ -137,27 +153,3 @@ def policy_document(agent: str, oversight: AgentOversight | None) -> dict[str, A
         "rules": listed,
         "text": "\n".join(lines),
     }
-
-
-def _rules_in(capability: str, steps: Steps) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": step.name,
-            "phase": steps.phase.value,
-            "capability": capability,
-            "match": step.match or "",
-            "action": step.action,
-            "expression": "" if step.program is None else step.program.source,
-            "condition": "" if step.condition is None else step.condition.source,
-            "invoke": ":".join(step.target) if step.action == "invoke" else "",
-            "onFail": step.on_fail,
-        }
-        for step in steps.steps
-    ]
-
-
-def _line_of(rule: dict[str, Any]) -> str:
-    what = rule["invoke"] or rule["expression"]
-    action = f"{rule['action']} for {rule['match']}:" if rule["match"] else rule["action"]
-    condition = f" when {rule['condition']}" if rule["condition"] else ""
-    return f"{rule['name']}: {action} {what}{condition} (on failure: {rule['onFail']})"

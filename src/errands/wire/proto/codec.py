@@ -492,17 +492,15 @@ def _heads_of(rpc: Rpc, prefix: bytes, suffix: bytes) -> _Heads | None:
     update = message.artifact_update
     artifact = update.artifact
     around = [(artifact.parts[0], "text"), (artifact, "parts"), (update, "artifact"), (message, "artifact_update")]
-    return _Heads([_level(*one) for one in around])
+    levels = []
+    for outer, field in around:
+        outer.ClearField(field)
+        tag = varint(outer.DESCRIPTOR.fields_by_name[field].number << 3 | _LENGTH_DELIMITED)
+        levels.append((outer.SerializeToString(), tag))
+    return _Heads(levels)
 
 
 def _text_of(event: StreamResponse) -> str | None:
     """Return the text of an artifact's piece that has one part."""
     parts = [] if event.artifact_update is None else event.artifact_update.artifact.parts
     return parts[0].text if len(parts) == 1 else None
-
-
-def _level(message: Message, field: str) -> tuple[bytes, bytes]:
-    """Return the other fields of a message, and the tag of `field`, which is cleared."""
-    message.ClearField(field)
-    number = message.DESCRIPTOR.fields_by_name[field].number
-    return message.SerializeToString(), varint(number << 3 | _LENGTH_DELIMITED)
