@@ -40,7 +40,7 @@ from errands.server.http import READY_PATH
 from errands.version import __version__
 from errands.wire.card_check import CardReport, check_card
 
-#: Bytes of free disk space below which a store is in danger, and below which it cannot work.
+#: Bytes of free disk space below which a store is at risk, and below which it cannot work.
 _LOW_SPACE, _NO_SPACE = 1024**3, 64 * 1024**2
 #: Seconds that an agent has to answer.
 _PATIENCE = 10.0
@@ -319,13 +319,13 @@ async def check_store(url: str) -> AsyncIterator[Diagnosis]:
                     yield _warning(
                         "storage",
                         f"{shown} has schema version {version}, which is not the newest",
-                        f"errands db upgrade --storage {shown}; or it happens when an agent is served",
+                        f"errands db upgrade --storage {shown}; or serve an agent, which upgrades the tables",
                     )
                     return
             async with engine:
                 await engine.check()
                 yield _ok("storage", f"{shown} can be read and written, and its tables are up to date")
-                # As the engine has measured it. SQLite has no clock of its own.
+                # The difference that the engine has measured. SQLite has no clock of its own.
                 if not isinstance(engine, SQLiteEngine):
                     difference = engine.clock() - system_clock()
                     is_right = abs(difference) <= TOLERATED

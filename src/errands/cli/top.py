@@ -41,7 +41,7 @@ from errands.wire.status import from_http
 
 T = TypeVar("T")
 
-#: Seconds between two drawings; leases count down in between.
+#: Seconds between two drawings, so that leases count down between updates.
 _REDRAW = 0.25
 #: Lines that are not about running tasks.
 _OTHER_LINES = 24
@@ -95,8 +95,8 @@ async def top(
 
 
 async def _look(operator: OperatorClient, since: int = 0) -> Look:
-    """Read what the dashboard shows, with the past of the process that answers: `since` a time, or all of it."""
-    # Wait for all of them, also after an error: the client may be closed then.
+    """Read what the dashboard shows, with the history of the answering process: `since` a time, or all of it."""
+    # Wait for all requests even after an error, because the client may be closed then.
     answers: tuple[Any, ...] = await asyncio.gather(
         operator.get("figures", FiguresPage, since=since),
         operator.get("running", list[RunningRow]),
@@ -173,7 +173,7 @@ class OperatorClient:
             found: A2AError = from_http(response.status_code, refused)
             raise found
         raise CommandError(
-            f"{url} answers with HTTP {response.status_code} and not as a server of errands does; check the address, "
+            f"{url} answers with HTTP {response.status_code}, unlike a server of errands; check the address, "
             "and the version of the server",
             ExitCode.UNREACHABLE,
         )
@@ -225,7 +225,7 @@ class Dashboard:
             self._sort = names[(names.index(self._sort) + 1) % len(names)]
 
     async def _ask(self) -> None:
-        """Update what is shown, also after a server has not answered for a while. A refusal is an error."""
+        """Update what is shown at intervals, even after times without an answer. Raises `CommandError` for a refusal."""
         while True:
             await asyncio.sleep(self._interval)
             if self._paused:

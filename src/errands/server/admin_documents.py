@@ -1,4 +1,4 @@
-"""The JSON objects with which the operator API shows tasks, turns, webhooks, processes and policies."""
+"""The JSON objects in which the operator API shows tasks, turns, webhooks, processes and policies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from errands.runtime.processes import samples_of
 
 #: Bytes of the largest task that is shown whole.
 MOST_TASK = 2 * 2**20
-#: Artifacts that such a task names without their contents, and characters of a name.
+#: The number of artifacts of a larger task that are named, without their contents, and characters of a name.
 MOST_NAMED, MOST_NAME = 100, 200
 
 
 def bounded_task(task: core.Task, most: int = MOST_TASK) -> tuple[core.Task, dict[str, Any]]:
-    """Return a task of about `most` bytes, and what was left out: contents of artifacts, and the oldest messages."""
+    """Return a task of about `most` bytes, and what was left out: contents of artifacts and the oldest messages."""
     if len(encode(task)) <= most:
         return task, {}
     room = most // 2
@@ -62,7 +62,7 @@ def bounded_task(task: core.Task, most: int = MOST_TASK) -> tuple[core.Task, dic
 
 
 def active_document(task: ActiveTask, *, is_operator: bool) -> dict[str, Any]:
-    """Return what is shown of a running turn. Only operators are shown which machine runs it."""
+    """Return the description of a running turn. Only operators see which machine runs it."""
     return {
         "taskId": task.task_id,
         "contextId": task.context_id,
@@ -85,7 +85,7 @@ def by_urgency(entry: OutboxEntry) -> tuple[bool, int]:
 
 
 def webhook_document(entry: OutboxEntry) -> dict[str, Any]:
-    """Return what is shown of an entry. The path of a webhook and its credentials may be secrets."""
+    """Return the description of an entry, without the path of the webhook and its credentials, which may be secrets."""
     return {
         "taskId": entry.task_id,
         "configId": entry.config.id,
@@ -103,7 +103,7 @@ def webhook_document(entry: OutboxEntry) -> dict[str, Any]:
 
 
 def process_document(report: ProcessReport) -> dict[str, Any]:
-    """Return what is shown of a process."""
+    """Return the description of a process."""
     try:
         figures = samples_of(report)
     except msgspec.DecodeError:
@@ -121,7 +121,7 @@ def process_document(report: ProcessReport) -> dict[str, Any]:
 
 
 def policy_document(agent: str, oversight: AgentOversight | None) -> dict[str, Any]:
-    """Return the compiled rules of an agent, as a list and as a text."""
+    """Return the compiled rules of an agent as a list and as text."""
     if oversight is None:
         return {"agent": agent, "version": "", "limits": {}, "rules": [], "text": ""}
     rules = oversight.rules

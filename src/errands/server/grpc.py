@@ -424,7 +424,7 @@ class PublicServices:
 
     async def _check(self, context: Any, call: OpenCall) -> bytes:
         if await _asked_service(context, call) not in self._services:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "There is no such service")
+            await context.abort(grpc.StatusCode.NOT_FOUND, "Unknown service")
         return _health(self._status)
 
     async def _watch(self, context: Any, call: OpenCall) -> None:

@@ -161,7 +161,7 @@ def test_a_file_goes_with_the_next_message(url: str, tmp_path: Path) -> None:
         terminal.enter("/file nothing.txt")
         terminal.shows("nothing.txt cannot be read (No such file or directory).")
         terminal.enter("/file notes.txt")
-        terminal.shows("notes.txt (7 bytes) goes with the next message.")
+        terminal.shows("notes.txt (7 bytes) is attached to the next message.")
         terminal.enter("look")
         terminal.shows("You said: look notes.txt=of mine")
         terminal.enter("again")
