@@ -22,14 +22,7 @@ from errands.engines.urls import engine_from_url
 from errands.errors import ConcurrencyError
 from errands.model.base import UNREADABLE
 from errands.model.log import StoredTask
-from errands.policy.task_archive import (
-    ArchivedTask,
-    ArchiveError,
-    archive_lines,
-    beginning,
-    ending,
-    read_archive,
-)
+from errands.policy.task_archive import ArchivedTask, ArchiveError, archive_lines, beginning, ending, read_archive
 from errands.runtime.settings import Settings
 
 #: Tasks that are committed together: the store writes them in one transaction.

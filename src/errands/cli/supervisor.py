@@ -48,8 +48,8 @@ class ServerProcess:
         self.ready, child_end = _CONTEXT.Pipe(duplex=False)
         self.started_at = time.monotonic()
         process = _CONTEXT.Process(target=serve, args=(greets, child_end))
-        # A terminal sends Ctrl-C to all its processes, but only the supervisor should handle it. A process inherits blocked
-        # signals, so SIGINT is blocked from its first instruction on.
+        # A terminal sends Ctrl-C to all its processes, but only the supervisor should handle it. A process inherits
+        # blocked signals, so SIGINT is blocked from its first instruction on.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             process.start()
@@ -59,7 +59,7 @@ class ServerProcess:
         child_end.close()
 
     def read_ready(self) -> bool:
-        """Return whether the process has reported that it serves. A process that dies closes the pipe without a message."""
+        """Return whether the process has reported that it serves. One that dies closes the pipe without a message."""
         assert self.ready is not None
         pipe, self.ready = self.ready, None
         with pipe:

@@ -225,7 +225,7 @@ class Dashboard:
             self._sort = names[(names.index(self._sort) + 1) % len(names)]
 
     async def _ask(self) -> None:
-        """Update what is shown at intervals, even after times without an answer. Raises `CommandError` for a refusal."""
+        """Update what is shown, also after a time without answers. Raises `CommandError` for a refusal."""
         while True:
             await asyncio.sleep(self._interval)
             if self._paused:

@@ -126,22 +126,15 @@ class Timeline(msgspec.Struct, kw_only=True, rename="camel"):
     left_out: dict[str, int] = field(default_factory=dict)
 
 
-def timeline_of(stored: StoredTask, events: Iterable[Event], *, gap: bool = False, contents: bool = True) -> Timeline:
-    """Return the timeline of a task from events of its log, in their order.
-
-    Without `contents`, it has what happened when, but not what was said, passed to tools or decided about.
-    """
-    fold = TimelineFold(contents=contents)
-    fold.take(events)
-    return fold.timeline(stored, gap=gap)
-
-
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class TimelineFold:
-    """Builds a timeline: `take` the events in their order, then ask for the `timeline`."""
+    """Builds a timeline: `take` the events in their order, then ask for the `timeline`.
+
+    Without `contents`, it shows what happened when, but not what was said, passed to tools or decided about.
+    """
 
     def __init__(self, *, contents: bool = True) -> None:
         self._contents = contents

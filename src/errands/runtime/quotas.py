@@ -159,8 +159,8 @@ class StoreQuota:
     """A bound on what the tasks of a scope use in the store.
 
     The store is asked again when its last answer is `fresh` seconds old, or `rest` times as old as the answer took.
-    With `waits`, a request waits for the answer, and the store is also asked when the bound seems to be exceeded by what was
-    added here since, because the usage may have gone down. Otherwise the answer counts for later requests.
+    With `waits`, a request waits for the answer, and the store is also asked when the bound would be exceeded by what
+    was added here since, because the usage may have gone down. Otherwise the answer counts for later requests.
     """
 
     def __init__(

@@ -16,15 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from errands.errors import InvalidParamsError
-from errands.model.core import (
-    FAILED,
-    PAUSED_STATES,
-    REJECTED,
-    UNSPECIFIED,
-    Role,
-    TaskState,
-    text_of,
-)
+from errands.model.core import FAILED, PAUSED_STATES, REJECTED, UNSPECIFIED, Role, TaskState, text_of
 from errands.model.log import ListPage, ListQuery, Reach, Scope, StoredTask
 from errands.model.marks import is_review
 
@@ -82,6 +74,7 @@ class TableRow(msgspec.Struct, kw_only=True, rename="camel"):
         """Return the row of a task. Only operators are shown which machine works on it, and how it is damaged."""
         task, head = stored.task, stored.head
         is_held = bool(head.worker)
+        message = task.status.message if stored.state in PAUSED_STATES | {FAILED, REJECTED} else None
         return cls(
             id=task.id,
             context_id=task.context_id,
@@ -90,7 +83,7 @@ class TableRow(msgspec.Struct, kw_only=True, rename="camel"):
             tenant=stored.scope.tenant,
             state=stored.state.short,
             words=first_words(stored),
-            reason=_reason(stored),
+            reason=one_line(text_of(message.parts)) if message is not None else "",
             created_at=head.created_at,
             updated_at=head.updated_at,
             status_at=head.status_at,
@@ -117,13 +110,6 @@ def first_words(stored: StoredTask) -> str:
                 return words
             return f"{len(message.parts)} parts without a text"
     return ""
-
-
-def _reason(stored: StoredTask) -> str:
-    message = stored.task.status.message
-    if message is None or stored.state not in PAUSED_STATES | {FAILED, REJECTED}:
-        return ""
-    return one_line(text_of(message.parts))
 
 
 def one_line(text: str, most: int = _WORDS) -> str:
