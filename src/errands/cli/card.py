@@ -181,7 +181,7 @@ def sign_card(
         str | None, Option("--kid", metavar="ID", help="The id of the key; by default that of the JWK or a thumbprint.")
     ] = None,
     jku: Annotated[
-        str | None, Option("--jku", metavar="URL", help="Name this address of the public keys in it.")
+        str | None, Option("--jku", metavar="URL", help="The URL of the key set that the signature names.")
     ] = None,
     output: Annotated[
         Path | None,
