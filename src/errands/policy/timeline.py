@@ -1,10 +1,10 @@
 """The timeline of a task: its log as spans of time that a person can read. A pure function of the log.
 
-A model call, a tool call or a review is one span, however many events it has; the pieces of an artifact are one span
-for each attempt. A timeline has at most `MAX_SPANS` spans: of a longer one the oldest are folded, those without a
-problem first, into one span for each lane that says how many they are.
+A model call, a tool call or a review is one span, regardless of its number of events; the pieces of an artifact are one
+span for each attempt. A timeline has at most `MAX_SPANS` spans: in a longer one, the oldest are folded, those without a
+problem first, into one span for each lane that counts them.
 
-Logs may be long, so a `TimelineFold` takes them in pieces and keeps no event.
+Logs may be long, so a `TimelineFold` takes them in pieces and does not keep events.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from errands.policy import records
 Lane = Literal["attempt", "model", "tool", "policy", "people", "output", "state", "message"]
 Outcome = Literal["ok", "failed", "refused", "asked", "waiting", "running", "info"]
 
-#: Spans of one timeline, folded ones included.
+#: The most spans of one timeline, including folded ones.
 MAX_SPANS = 400
-#: Characters of a text, and of JSON, that a span shows.
+#: The most characters of a text, and of JSON, that a span shows.
 SHOWN = 1000
 #: Characters of a title.
 TITLE = 160
 #: Bytes of all spans above which their details are cut further.
 MOST_BYTES = 2 * 2**20
-#: Attempts and children that a timeline names, the newest ones.
+#: The number of attempts and children that a timeline names, the newest ones.
 MAX_NAMED = 100
-#: Open calls, reviews and artifacts that are remembered, the newest ones.
+#: The number of open calls, reviews and artifacts that are remembered, the newest ones.
 _REMEMBERED = 1000
 _MORE = "more-"
 
@@ -86,7 +86,7 @@ class TimelineSpan(msgspec.Struct, kw_only=True, rename="camel"):
     attempt: int = 0
 
     def end(self, event: Event, outcome: Outcome, *, at: int | None = None, problem: bool = False) -> None:
-        """Note with which event it ended, and how."""
+        """End the span with an event and an outcome."""
         self.last = max(self.last, event.version)
         self.until = max(self.at, event.at if at is None else at)
         self.outcome, self.problem = outcome, self.problem or problem
@@ -121,8 +121,8 @@ class Timeline(msgspec.Struct, kw_only=True, rename="camel"):
     hidden: dict[str, int]
     #: The tasks to which it has delegated work.
     children: list[str]
-    #: What is not in the answer, and how much of it: `contents` that the reader may not see, `details` of spans that
-    #: are cut because all of them together are large.
+    #: What was left out, and how much of it: `contents` that the reader may not see, and `details` of spans that were
+    #: cut because all of them together are large.
     left_out: dict[str, int] = field(default_factory=dict)
 
 
@@ -243,7 +243,7 @@ class TimelineFold:
             if self._attempt is not None and self._attempt.until is None:
                 self._attempt.end(event, "failed" if is_lost else "info", problem=is_lost)
                 self._attempt.detail["end"] = before.end
-        # The name of a worker has that of its machine.
+        # The name of a worker contains that of its machine.
         worker = lease.worker[:TITLE] if self._contents else ""
         self._attempts.append(Attempt(attempt=lease.attempt, worker=worker, at=event.at, cause=lease.cause))
         del self._attempts[: -2 * MAX_NAMED]
@@ -256,7 +256,7 @@ class TimelineFold:
         state = status.state
         text = "" if status.message is None else text_of(status.message.parts)
         if self._state is not None and self._state_of is state and state not in SETTLED_STATES:
-            # Progress: a task that works reports what it does.
+            # A progress report of a working task.
             self._state.last = event.version
             self._state.detail["updates"] = self._state.detail.get("updates", 0) + 1
             if text:
@@ -430,7 +430,7 @@ class TimelineFold:
         if before is not None and before.attempt != span.attempt:
             span.detail["repeats"] = before.id
             if before.until is None:
-                # The process that made it was lost: it is unknown whether the call was executed.
+                # The process that made the call was lost, so it is unknown whether the call was executed.
                 before.end(event, "info", problem=True)
                 before.detail["unknown"] = True
 
@@ -518,7 +518,7 @@ class TimelineFold:
     # Spans
 
     def _contents_of(self, **contents: Any) -> dict[str, Any]:
-        """Return contents as they are shown, or nothing if the reader may not see them."""
+        """Return contents as they are shown, or an empty result if the reader may not see them."""
         return {name: shown(value) for name, value in contents.items()} if self._contents else {}
 
     def _add(
@@ -557,7 +557,7 @@ class TimelineFold:
         return span
 
     def _new_id(self, event: Event, lane: Lane) -> str:
-        """Return an id that the same span has whenever the log is read: an event may lead to several."""
+        """Return an id that is the same whenever the log is read. An event may lead to several spans."""
         if event.version != self._numbered:
             self._numbered = event.version
             self._numbers.clear()
@@ -617,7 +617,7 @@ class _ArtifactUpdate(msgspec.Struct, rename="camel", gc=False):
 
 
 class _ArtifactEvent(msgspec.Struct, rename="camel", gc=False):
-    """What a timeline reads of an artifact event: there may be very many, and their contents are not shown."""
+    """The part of an artifact event that a timeline reads. There may be very many, and their contents are not shown."""
 
     artifact_update: _ArtifactUpdate
 

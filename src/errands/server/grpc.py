@@ -155,7 +155,7 @@ def _options(settings: Settings, shares_port: bool) -> list[tuple[str, int]]:
         return options
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files != resource.RLIM_INFINITY:
-        # HTTP, the agent and its store need the other files that this process may open.
+        # The other files that this process may open are for HTTP, the agent and its store.
         options.append(("grpc.max_allowed_incoming_connections", max(files // 8, 1)))
     return options
 
@@ -188,7 +188,7 @@ class GrpcService:
             try:
                 return await self._serve(rpc, context, request, self._calls.open())
             except errors.A2AError as error:
-                # gRPC keeps what is raised while it ends the call: not with the frames that hold the message.
+                # gRPC keeps the exception while it ends the call, so it must not refer to frames that hold the message.
                 self._dispatcher.refused(rpc.operation, request, error)
                 refused = error.with_traceback(None)
                 refused.__context__ = None

@@ -30,7 +30,7 @@ class MetricsPage:
         is_from_here: Callable[[HttpExchange], bool],
         audit: AccessAudit | None = None,
     ) -> None:
-        """`identify` is None where callers are not known: without authentication, and where no requests are taken.
+        """Without authentication, and in processes that take no requests, `identify` is None: callers are not known.
 
         `is_from_here` returns whether callers are not asked who they are, and a request comes from this machine.
         """
@@ -56,7 +56,7 @@ class MetricsPage:
                     "server set ERRANDS_METRICS_PUBLIC=true"
                 )
             return
-        # Judged like a list of the tasks of every owner.
+        # Decided like a list of the tasks of every owner.
         exchange.headers[OWNER_HEADER.lower().encode()] = EVERY_OWNER.encode()
         request = ListTasksRequest()
         try:
@@ -85,7 +85,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 
 def exposition(processes: Sequence[ProcessSamples]) -> Iterator[bytes]:
-    """Yield the lines of the text format, metric by metric as the format demands."""
+    """Yield the lines of the text format, grouped by metric as the format requires."""
     by_name: defaultdict[str, list[tuple[Mapping[str, str], Sample]]] = defaultdict(list)
     for labels, samples in processes:
         for sample in samples:
