@@ -118,7 +118,7 @@ class A2AClient:
         self._source: discovery.CardSource | None = None
         self._session: AgentSession | None = None
         self._memory = ResultMemory()
-        #: A new card may need a new one; streams that run on an older one go on.
+        #: A new card may need a new one; streams on an older one continue.
         self._transports: list[Transport] = []
         #: Connections to interfaces that only the card names.
         self._guarded: list[httpx.AsyncClient] = []

@@ -1,4 +1,4 @@
-"""What all HTTP of the client shares: checked headers, origins, secrets, and requests to servers beside the agent."""
+"""Shared by all HTTP of the client: checked headers, origins, secrets, and requests to servers other than the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller gets: results, stream events and pieces of text, with the raw objects beside them."""
+"""The objects that a client returns: results, stream events and pieces of text, with the raw objects in them."""
 
 from __future__ import annotations
 

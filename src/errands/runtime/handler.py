@@ -93,7 +93,7 @@ class Handler:
             with span.active():
                 goes_on = await self.run(turn)
         except (errors.TaskTerminalStateError, errors.DamagedTaskError) as error:
-            # No other process goes on with it.
+            # No other process continues with it.
             span.fail(type(error).__name__, is_fault=isinstance(error, errors.DamagedTaskError))
             span.end()
             raise
@@ -105,7 +105,7 @@ class Handler:
         return goes_on
 
     async def run(self, turn: Turn) -> bool:
-        """Run one turn, and return whether the task goes on with another message that was waiting."""
+        """Run one turn, and return whether the task continues with another message that was waiting."""
         if turn.attempt > 1 and turn.tries > 1 and not turn.is_cancelled:
             fails = self._worker.on_interrupted == "fail"
             if fails or turn.tries > self._max_attempts:

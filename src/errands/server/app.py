@@ -436,7 +436,7 @@ class A2AServer:
         await stack.enter_async_context(self.pool)
 
     async def _open_bindings(self, stack: AsyncExitStack) -> None:
-        """Open what requests meet: authorization, the dispatcher, the pages beside A2A, and the port of gRPC."""
+        """Set up authorization, the dispatcher, the pages beside A2A, and gRPC."""
         settings = self.settings
         self.large_work = LargeWork(settings.max_buffered_bytes)
         serves = settings.role is not ServerRole.WORKER

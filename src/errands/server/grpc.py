@@ -104,7 +104,7 @@ class GrpcServer:
 
     @property
     def address(self) -> str | None:
-        """Return where clients reach it, as the card has it; `:port` means at whatever host they use.
+        """Return the address for the card; `:port` means the host that the client already uses.
 
         It has no scheme unless a setting gives one, or there is TLS: the official SDKs pass what is on the card to gRPC
         as it is, and gRPC takes no URLs.

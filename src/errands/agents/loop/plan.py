@@ -204,7 +204,7 @@ class Repertoire:
 class Progress:
     """How far a task has come: an index of its records. `take` each of them once, in order.
 
-    Whatever happened to the process, the records say where to go on, so nothing that has finished is done again.
+    After a crash, the records say where to continue, so nothing that has finished is done again.
     """
 
     def __init__(self) -> None:
