@@ -537,8 +537,14 @@ class TimelineFold:
     ) -> TimelineSpan:
         at = event.at if at is None else at
         attempt = self._attempts[-1].attempt if number is None and self._attempts else number or 0
+        # The id is the same whenever the log is read. An event may lead to several spans.
+        if event.version != self._numbered:
+            self._numbered = event.version
+            self._numbers.clear()
+        self._numbers[lane] += 1
+        suffix = f"-{self._numbers[lane]}" if self._numbers[lane] > 1 else ""
         span = TimelineSpan(
-            id=self._new_id(event, lane),
+            id=f"{event.version}-{lane}{suffix}",
             lane=lane,
             first=event.version,
             last=event.version,
@@ -555,15 +561,6 @@ class TimelineFold:
         if len(self._spans) > 2 * MAX_SPANS:
             self._fold_oldest(MAX_SPANS)
         return span
-
-    def _new_id(self, event: Event, lane: Lane) -> str:
-        """Return an id that is the same whenever the log is read. An event may lead to several spans."""
-        if event.version != self._numbered:
-            self._numbered = event.version
-            self._numbers.clear()
-        self._numbers[lane] += 1
-        number = self._numbers[lane]
-        return f"{event.version}-{lane}" if number == 1 else f"{event.version}-{lane}-{number}"
 
     def _fold_oldest(self, keep: int) -> None:
         """Fold spans until there are no more than `keep`: problems, attempts and open ones are folded last."""

@@ -200,8 +200,16 @@ class PushSender:
 
     async def _run(self) -> None:
         while True:
+            self._wake.clear()
             try:
-                await self._start_due()
+                # As many entries as there is room for.
+                if (limit := self._settings.push_concurrency - len(self._running)) > 0:
+                    until = self._engine.clock() + self._lease
+                    for entry in await self._engine.claim_deliveries(self._agent, limit, self._room(), until):
+                        self._busy[entry.config.host] += 1
+                        delivery = asyncio.create_task(self._deliver(entry), name="errands-push-delivery")
+                        self._running.add(delivery)
+                        delivery.add_done_callback(partial(self._delivered, entry.config.host))
             except ErrandsError as error:
                 logger.warning("due push notifications could not be claimed; trying again later: %s", error)
             except Exception:
@@ -210,21 +218,6 @@ class PushSender:
                 async with asyncio.timeout(self._settings.poll_interval):
                     await self._wake.wait()
             await asyncio.sleep(GATHER)
-
-    async def _start_due(self) -> None:
-        """Lease due entries, as many as there is room for, and begin to deliver them."""
-        self._wake.clear()
-        limit = self._settings.push_concurrency - len(self._running)
-        if limit <= 0:
-            return
-        until = self._engine.clock() + self._lease
-        entries = await self._engine.claim_deliveries(self._agent, limit, self._room(), until)
-        for entry in entries:
-            host = entry.config.host
-            self._busy[host] += 1
-            delivery = asyncio.create_task(self._deliver(entry), name="errands-push-delivery")
-            self._running.add(delivery)
-            delivery.add_done_callback(partial(self._delivered, host))
 
     def _delivered(self, host: str, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -478,7 +478,12 @@ class AdminApi:
         seen = await self._find(asked)
         stream = self._feed(seen, exchange).stream(after, self._server.settings.keep_alive)
         stream = self._server.dispatcher.count_stream(stream, exchange)
-        await exchange.send_frames(stream, _frame, _error_frame, end=lambda: named("end", plain_frame(b"{}")))
+        await exchange.send_frames(
+            stream,
+            _frame,
+            lambda error: named(ERROR_EVENT, plain_frame(encode(to_http(error)[1]))),
+            end=lambda: named("end", plain_frame(b"{}")),
+        )
 
     # Changes
 
@@ -742,10 +747,6 @@ class AdminApi:
 def _frame(item: StreamItem) -> bytes:
     event = frame(item.version, item.data)
     return named(GAP_EVENT, event) if item.gap else event
-
-
-def _error_frame(error: errors.A2AError) -> bytes:
-    return named(ERROR_EVENT, plain_frame(encode(to_http(error)[1])))
 
 
 async def _refuse(exchange: HttpExchange, error: errors.A2AError) -> None:

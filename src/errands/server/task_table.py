@@ -245,7 +245,8 @@ class TaskScan:
             scanned += max(len(taken), 1)
             tokens = after
             await asyncio.sleep(0)  # an engine in memory does not wait
-        return TablePage(found[:limit], _write_cursor(tokens) if tokens else "", scanned)
+        following = base64.urlsafe_b64encode(msgspec.json.encode(tokens)).rstrip(b"=").decode() if tokens else ""
+        return TablePage(found[:limit], following, scanned)
 
     async def _take(self, tokens: dict[str, str], count: int) -> tuple[list[StoredTask], dict[str, str]]:
         """Return the next tasks of all listings, `count` at most, and the token with which each listing continues."""
@@ -292,10 +293,6 @@ def _in_order(name: str, page: ListPage) -> Iterable[tuple[int, str]]:
     for stored in page.tasks:
         latest = min(latest, stored.head.status_at)
         yield latest, name
-
-
-def _write_cursor(tokens: dict[str, str]) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(tokens)).rstrip(b"=").decode()
 
 
 def _read_cursor(cursor: str) -> dict[str, str]:
