@@ -47,7 +47,7 @@ async def audit(
         if append is not None or task is not None or since is not None:
             raise UsageError("--verify checks a whole file; omit the other options")
         return await _verify(verify, storage)
-    earliest = "" if since is None else _time(since)
+    earliest = _time(since) if since is not None else ""
     if append is not None and (task is not None or since is not None):
         raise UsageError("--append continues a whole file; omit --task and --since")
     async with existing_store(storage) as engine:

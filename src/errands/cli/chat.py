@@ -329,22 +329,19 @@ class ChatTerminal:
                 if (part.raw is None and part.url is None) or place in self._offered:
                     continue
                 self._offered.add(place)
-                if self._is_terminal:
-                    self._offer(part)
-
-    def _offer(self, part: Part) -> None:
-        path = _free_path(part)
-        size = f" ({len(part.raw)} bytes)" if part.raw is not None else ""
-        if (self._ask(f"save {path.name}{size} in this folder? [y/N] ") or "").lower() not in ("y", "yes"):
-            return
-        try:
-            self._runner.run(self._client.download_to(part, path, max_bytes=_MOST_BYTES, credentials=self._credentials))
-        except (A2AError, A2AClientError) as error:
-            note(explained(error), "red")
-        except OSError as error:
-            note(f"{path} cannot be written ({error.strerror}).")
-        else:
-            note(f"Saved as {path}.", "dim")
+                path, size = _free_path(part), f" ({len(part.raw)} bytes)" if part.raw is not None else ""
+                question = f"save {path.name}{size} in this folder? [y/N] "
+                if not self._is_terminal or (self._ask(question) or "").lower() not in ("y", "yes"):
+                    continue
+                saving = self._client.download_to(part, path, max_bytes=_MOST_BYTES, credentials=self._credentials)
+                try:
+                    self._runner.run(saving)
+                except (A2AError, A2AClientError) as error:
+                    note(explained(error), "red")
+                except OSError as error:
+                    note(f"{path} cannot be written ({error.strerror}).")
+                else:
+                    note(f"Saved as {path}.", "dim")
 
 
 def _list(value: Any) -> list[Any]:

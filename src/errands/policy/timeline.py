@@ -254,7 +254,7 @@ class TimelineFold:
 
     def _status(self, event: Event, status: TaskStatus) -> None:
         state = status.state
-        text = "" if status.message is None else text_of(status.message.parts)
+        text = text_of(status.message.parts) if status.message is not None else ""
         if self._state is not None and self._state_of is state and state not in SETTLED_STATES:
             # A progress report of a working task.
             self._state.last = event.version
