@@ -147,6 +147,8 @@ def test_turns_share_a_conversation_until_a_new_one_begins(url: str, tmp_path: P
         terminal.until(lambda: len(contexts()) == 3)
         first, second, third = contexts()
         assert first == second != third
+        # A key that is pressed before the prompt is shown may be lost.
+        terminal.until(lambda: terminal.display.rstrip().endswith("you>"))
         terminal.press(CTRL_D)
         terminal.shows(f"--context {third}")
         assert terminal.exit_code() == 0
