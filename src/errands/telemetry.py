@@ -1,11 +1,11 @@
-"""Traces and metrics with OpenTelemetry (extra `otel`): what spans and figures are called, and where they go.
+"""Traces and metrics with OpenTelemetry (extra `otel`): the names of spans and figures, and where they are sent.
 
     from errands import telemetry
 
     telemetry.install()        # for clients; a server does it itself with the setting `otel`
 
-Spans go to the tracer provider of the program, which brings OpenTelemetry's SDK and an exporter. This is the only
-module that imports OpenTelemetry. Names and attributes follow its semantic conventions for generative AI.
+Spans are sent to the tracer provider of the program, which installs OpenTelemetry's SDK and an exporter. This is the
+only module that imports OpenTelemetry. Names and attributes follow its semantic conventions for generative AI.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
 logger = logging.getLogger(__name__)
 
-#: The variable with which programs that use OpenTelemetry allow that messages are recorded.
+#: The environment variable that allows programs with OpenTelemetry to record messages.
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 #: Characters of a text that is recorded; the rest is cut off.
 MAX_TEXT = 128 * 1024
@@ -52,14 +52,14 @@ MAX_TEXT = 128 * 1024
 class SpanForm(NamedTuple):
     """How spans of one kind look in OpenTelemetry."""
 
-    #: What the span is called, or how its name begins.
+    #: The name of the span, or the beginning of it.
     name: str
     kind: SpanKind
-    #: The attribute with that name.
+    #: The attribute that has the name.
     named: str
-    #: Attributes that all of them have.
+    #: Attributes of every span of this kind.
     common: dict[str, str] = {}
-    #: Whether the name of the operation, agent, model or tool follows.
+    #: Whether the name of the operation, agent, model or tool is appended.
     has_name: bool = True
 
 
@@ -83,7 +83,7 @@ FORMS: dict[Kind, SpanForm] = {
     "delivery": SpanForm("push", SpanKind.CLIENT, "server.address", has_name=False),
 }
 
-#: The attributes of OpenTelemetry, by the words with which errands notes values.
+#: The attributes of OpenTelemetry, by the names under which errands notes values.
 ATTRIBUTES = {
     "agent": "gen_ai.agent.name",
     "arguments": "gen_ai.tool.call.arguments",
@@ -120,9 +120,9 @@ ERROR = "error.type"
 def installed(
     figures: Figures | None = None, table: Mapping[str, Metric] | None = None, agent: str = ""
 ) -> Iterator[None]:
-    """Turn tracing on for the block. It is off again when the last of such blocks ends.
+    """Turn tracing on for the block. It is turned off when the last of these blocks ends.
 
-    The `figures` of a server of this agent, which `table` describes, are exported meanwhile.
+    Meanwhile, the `figures` of a server of this agent are exported as `table` describes them.
     """
     global _uses
     install()
@@ -138,7 +138,7 @@ def installed(
             tracing.tracer = None
 
 
-#: How often tracing was turned on; only the end of a block lowers it.
+#: The number of times that tracing was turned on; the end of a block lowers it.
 _uses = 0
 
 
@@ -196,7 +196,9 @@ class Telemetry:
         if identity and self._chooses_ids:
             place = self.inject() if parent == "current" else parent
             if place is not None:
-                chosen = _chosen.set(_span_id(place.parent[3:35], identity))
+                trace_id = place.parent[3:35]
+                key = f"{trace_id}\n{identity}".encode("utf-8", "surrogatepass")
+                chosen = _chosen.set(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) or 1)
         try:
             made = self._tracer.start_span(
                 form.name + name if form.has_name else form.name,
@@ -217,7 +219,7 @@ class Telemetry:
         if parent == "current":
             return None
         if kind == "request":
-            # What has traced the request before us, such as an instrumented framework, has a span for it.
+            # An instrumented framework, for example, may have begun a span for this request already.
             ambient = trace.get_current_span().get_span_context()
             if ambient.is_valid and (parent is None or parent.parent[3:35] == f"{ambient.trace_id:032x}"):
                 return None
@@ -266,7 +268,7 @@ class _Recorded:
     def fail(self, kind: str, *, is_fault: bool = True) -> None:
         self._span.set_attribute(ERROR, kind)
         if is_fault:
-            # Without a description, which could repeat what was said.
+            # Without a description, which could contain text of a message.
             self._span.set_status(StatusCode.ERROR)
 
     def end(self) -> None:
@@ -297,9 +299,9 @@ class _Unrecorded:
 
 
 def _complain() -> None:
-    """Log that a sampler or a processor of the program has raised, or that a stored trace is damaged; work goes on."""
+    """Log an error of the program's sampler or processor, or a damaged stored trace. The work continues."""
     if not _complaints:
-        logger.exception("a span could not be recorded, and others may be missing, too. This is said only once")
+        logger.exception("a span could not be recorded, and others may be missing, too. This is logged only once")
         _complaints.append(True)
 
 
@@ -328,16 +330,11 @@ def _span_context(place: TraceContext) -> SpanContext:
     return SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)), state)
 
 
-# Ids of spans that go on in another process
+# Ids of spans that continue in another process
 
 
-#: The id of the span that is being made, if it is not a random one.
+#: The id of the span that is being made, unless it is random.
 _chosen: ContextVar[int] = ContextVar("errands_span_id", default=0)
-
-
-def _span_id(trace_id: str, identity: str) -> int:
-    digest = hashlib.blake2b(f"{trace_id}\n{identity}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest) or 1
 
 
 def _choose_ids(tracer: Any) -> bool:
@@ -345,13 +342,13 @@ def _choose_ids(tracer: Any) -> bool:
     if isinstance(generator := getattr(tracer, "id_generator", None), _ChosenIds):
         return True
     if not hasattr(generator, "generate_span_id"):
-        return False  # not the SDK's: spans that go on in another process have an id in each
+        return False  # not the SDK's: a span that continues in another process has another id there
     tracer.id_generator = _ChosenIds(generator)
     return True
 
 
 class _ChosenIds:
-    """Wraps the id generator of a tracer: returns the chosen id, if there is one."""
+    """Wraps the id generator of a tracer, and returns the chosen id if there is one."""
 
     def __init__(self, generator: Any) -> None:
         self._generator = generator
@@ -364,7 +361,7 @@ class _ChosenIds:
         return getattr(self._generator, name)
 
 
-# Metrics: exporters ask for the values, in threads of their own. What is counted costs nothing more.
+# Metrics: exporters ask for the values in threads of their own, so counting costs nothing more.
 
 
 class ServerReading:
@@ -395,14 +392,14 @@ class ServerReading:
             self._loop.call_soon_threadsafe(lambda: taken.set_result(self._figures.samples()))
             return taken.result(_PATIENCE)
         except (RuntimeError, TimeoutError):
-            return []  # the loop has stopped, or code holds it
+            return []  # the loop has stopped, or code blocks it
 
 
-#: Seconds for which samples are not taken again, and for which an exporter waits for them.
+#: Seconds for which samples are used again, and seconds for which an exporter waits for them.
 _FRESH, _PATIENCE = 1.0, 5.0
 #: The readings of the servers that run in this process.
 _readings: list[ServerReading] = []
-#: The meter provider in which the instruments are: they are made once, because OpenTelemetry cannot remove them.
+#: The meter providers that have the instruments: these are made once, because OpenTelemetry cannot remove them.
 _instrumented: list[object] = []
 
 
@@ -412,29 +409,26 @@ def exported(figures: Figures, table: Mapping[str, Metric], agent: str) -> Itera
     provider = metrics.get_meter_provider()
     if provider not in _instrumented:
         _instrumented.append(provider)
-        _make_instruments(provider.get_meter("errands", __version__), table.values())
+        meter = provider.get_meter("errands", __version__)
+        for metric in table.values():
+            if metric.kind == "gauge":
+                meter.create_observable_gauge(metric.name, [_values(metric.name)], metric.unit, metric.help)
+            elif metric.kind == "counter":
+                meter.create_observable_counter(metric.name, [_values(metric.name)], metric.unit, metric.help)
+            else:
+                # OpenTelemetry cannot observe a histogram: these are the three series that Prometheus makes of one.
+                for suffix, observe, unit in (
+                    ("_count", _values(metric.name), "1"),
+                    ("_sum", _sums(metric.name), metric.unit),
+                    ("_bucket", _buckets(metric), "1"),
+                ):
+                    meter.create_observable_counter(metric.name + suffix, [observe], unit, metric.help)
     reading = ServerReading(figures, agent)
     _readings.append(reading)
     try:
         yield
     finally:
         _readings.remove(reading)
-
-
-def _make_instruments(meter: metrics.Meter, table: Iterable[Metric]) -> None:
-    for metric in table:
-        if metric.kind == "gauge":
-            meter.create_observable_gauge(metric.name, [_values(metric.name)], metric.unit, metric.help)
-        elif metric.kind == "counter":
-            meter.create_observable_counter(metric.name, [_values(metric.name)], metric.unit, metric.help)
-        else:
-            # OpenTelemetry has no histogram that is observed: these are the three series that Prometheus makes of one.
-            for suffix, observe, unit in (
-                ("_count", _values(metric.name), "1"),
-                ("_sum", _sums(metric.name), metric.unit),
-                ("_bucket", _buckets(metric), "1"),
-            ):
-                meter.create_observable_counter(metric.name + suffix, [observe], unit, metric.help)
 
 
 def _found(name: str) -> Iterator[tuple[Sample, dict[str, str]]]:

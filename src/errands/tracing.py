@@ -24,7 +24,7 @@ MAX_STATE = 512
 _MAX_MEMBERS = 32
 
 _PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-#: A member of a `tracestate`: a key, perhaps of a tenant of a system, and a value.
+#: A member of a `tracestate`: a key, which may name a tenant and a system, and a value.
 _MEMBER = re.compile(
     r"(?:[a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
     r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
@@ -41,23 +41,23 @@ class TraceContext(NamedTuple):
 
     #: Version, trace id, span id and flags.
     parent: str
-    #: What tracing systems pass on for themselves.
+    #: The `tracestate`: data that tracing systems pass on for their own use.
     state: str = ""
 
 
 class TraceSpan(Protocol):
-    """Something that takes time. One that is not ended is not recorded."""
+    """An operation that takes time. It is recorded when it ends."""
 
     def active(self) -> AbstractContextManager[object]:
         """Return a context manager that makes this the current span."""
         ...
 
     def note(self, **values: Value | None) -> None:
-        """Add values. Those that are None are left out."""
+        """Add the values that are not None."""
         ...
 
     def fail(self, kind: str, *, is_fault: bool = True) -> None:
-        """Note how it failed, in one word. Without `is_fault` it was refused, and nothing is broken."""
+        """Note in one word why it failed. `is_fault=False` means that it was refused, not that something is broken."""
         ...
 
     def end(self) -> None:
@@ -81,10 +81,10 @@ class Tracer(Protocol):
         began: int | None = None,
         **values: Value | None,
     ) -> TraceSpan:
-        """Begin a span. Its parent is the current one or another place in a trace; with None it begins a trace.
+        """Begin a span. Its parent is the current span or another place in a trace; None begins a new trace.
 
-        Spans of one trace with the same `identity` have the same id, whichever process makes them: work that another
-        process continues stays in the same span. `began` is when the work began, in milliseconds.
+        Spans of one trace with the same `identity` have the same id in every process, so work that another process
+        continues stays in the same span. `began` is the time at which the work began, in milliseconds.
         """
         ...
 
@@ -119,7 +119,7 @@ def read_context(parent: str, states: Iterable[str] = ()) -> TraceContext | None
     Anyone may have written them. A `tracestate` that is malformed or too long is left out.
     """
     found = _PARENT.match(parent)
-    # Versions after the first may add something at the end, which is not passed on.
+    # Later versions may add something at the end, which is not passed on.
     if found is None or (len(parent) > found.end() and (parent.startswith("00") or parent[found.end()] != "-")):
         return None
     state = ",".join(states)

@@ -25,7 +25,7 @@ from errands import (
     TaskUpdater,
     agent,
 )
-from errands.agents.policies import load_policy
+from errands.agents.manifests.loading import load_policy
 from errands.agents.tools.base import Backend, Discovered, Invocation
 from errands.agents.tools.toolbox import BACKENDS
 from errands.client import ClientResult

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from errands.agents.manifests.loading import examine_policy
 from errands.agents.manifests.reading import field_names
-from errands.agents.policies import examine_policy
 from errands.policy.cel import scopes
 from errands.policy.cel.program import MAX_GROWTH, MAX_ITEMS
 from errands.policy.cel.session import MAX_CALLS

@@ -18,7 +18,7 @@ from errands import (
     Worker,
 )
 from errands.errors import UnavailableError
-from errands.server import grpc_calls
+from errands.server import grpc as grpc_server
 from errands.wire.proto.codec import CODECS, Codec
 from tests.grpc_binding.serving import Served, old, old_send, over_grpc, pb, refusal, send
 from tests.interaction.agents import Echo, Gated, card
@@ -277,9 +277,10 @@ async def test_what_protobuf_cannot_carry_is_text_in_answers_and_does_not_spoil_
 
 
 async def test_more_calls_than_can_be_open_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_calls, "MOST_CALLS", 2)
     agent = Gated()
     async with over_grpc(agent) as served:
+        # Once it listens: with the same bound for the streams of a connection, the third call would wait here.
+        monkeypatch.setattr(grpc_server, "MOST_CALLS", 2)
         waiting = [served.v1_0.SendStreamingMessage(send(message_id=name)) for name in ("a", "b")]
         for call in waiting:
             await call.read()

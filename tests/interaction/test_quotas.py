@@ -448,7 +448,7 @@ async def test_a_store_that_does_not_answer_is_not_a_refusal(caplog: pytest.LogC
         assert bound._tasks is not None
         bound._tasks._ask = fails
         assert (await client.send("hi")).state == "completed"
-    assert "its last answer holds: no answer" in caplog.text
+    assert "its last answer is used: no answer" in caplog.text
 
 
 async def test_the_log_says_which_setting_refuses_and_does_not_repeat_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -456,4 +456,4 @@ async def test_the_log_says_which_setting_refuses_and_does_not_repeat_it(caplog:
         for _ in range(5):
             await http.get("/tasks")
     warnings = [record.message for record in caplog.records if "caller_rate" in record.message]
-    assert warnings == ["requests of caller '127.0.0.1' are refused, because caller_rate allows no more"]
+    assert warnings == ["requests of caller '127.0.0.1' are refused: the limit of caller_rate is reached"]

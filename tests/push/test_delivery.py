@@ -153,7 +153,7 @@ async def test_a_jwt_leaves_the_credentials_of_a_config_as_they_are(receiver: Re
 
 
 def test_signing_with_a_jwt_needs_a_key() -> None:
-    with pytest.raises(ConfigurationError, match="push_jwt is set, but there is no key"):
+    with pytest.raises(ConfigurationError, match="push_jwt needs a key to sign with"):
         serve(Agent(talk), push_jwt=True)
 
 

@@ -215,6 +215,17 @@ class _Builder:
             model_name = self.model.resolve(self._model_name or agent.model, builtins)
         except ConfigurationError as error:
             raise ConfigurationError(f"{agent.name}: {error}") from None
+        depth = self._settings.max_delegation_depth
+        http = partial(self._outbound.client, max_bytes=self._settings.tool_max_bytes)
+        delegates: dict[str, Delegate] = {}
+        for ref in (function.ref for function in self._manifests.functions(agent) if function.target != "tool"):
+            if (url := agent.capabilities[ref].url) is None:
+                delegates[ref] = LocalDelegate(ref, self.inner, max_depth=depth)
+            else:
+                headers = _headers(ref, self._given.get(ref, {}))
+                delegates[ref] = RemoteDelegate(
+                    ref, url, headers=headers, http=http, max_depth=depth, agents=self.inner
+                )
         return ManifestWorker(
             agent,
             manifests=self._manifests,
@@ -222,21 +233,9 @@ class _Builder:
             model=self.model,
             model_name=model_name,
             mounts=self._mounts,
-            delegates={
-                function.ref: self._delegate(function.ref, agent.capabilities[function.ref].url)
-                for function in self._manifests.functions(agent)
-                if function.target != "tool"
-            },
+            delegates=delegates,
             runtime=self._runtime,
         )
-
-    def _delegate(self, ref: str, url: str | None) -> Delegate:
-        depth = self._settings.max_delegation_depth
-        if url is None:
-            return LocalDelegate(ref, self.inner, max_depth=depth)
-        headers = _headers(ref, self._given.get(ref, {}))
-        http = partial(self._outbound.client, max_bytes=self._settings.tool_max_bytes)
-        return RemoteDelegate(ref, url, headers=headers, http=http, max_depth=depth, agents=self.inner)
 
 
 def _headers(agent: str, given: Mapping[str, Any]) -> dict[str, str]:

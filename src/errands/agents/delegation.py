@@ -96,7 +96,7 @@ class Delegate(ABC):
     async def run(self, delegation: Delegation) -> Delegated:
         """Wait until the child has answered. Raises `DelegationError`.
 
-        When this is canceled the child goes on, because the parent may only have been interrupted; see `cancel`.
+        When this is canceled the child continues, because the parent may only have been interrupted; see `cancel`.
         """
 
     @abstractmethod
@@ -115,7 +115,7 @@ class _TaskDelegate(Delegate):
         self._agents = agents
         self._is_local = is_local
         self._max_depth = max_depth
-        #: They go on when the parent has no time left to wait for them.
+        #: They continue when the parent has no time left to wait for them.
         self._canceling: set[asyncio.Future[None]] = set()
 
     async def run(self, delegation: Delegation) -> Delegated:
@@ -356,7 +356,7 @@ def first_message(delegation: Delegation) -> Message:
 
 
 def outcome(task: Task, agent: str, *, is_reviewed: bool) -> dict[str, Any] | None:
-    """Return the output of a child: `message` and what it exposes. None while it goes on or waits for a review.
+    """Return the output of a child: `message` and what it exposes. None while it continues or waits for a review.
 
     A question to the parent is an output. An answer that is not complete says why, as `incomplete`. Raises
     `DelegationError`.

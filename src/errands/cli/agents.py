@@ -12,7 +12,7 @@ from rich.text import Text
 from typer import Argument
 
 from errands.agents.manifests import Agent, Capability, Finding, Function, examine
-from errands.agents.manifests.editor_schema import editor_schema
+from errands.agents.manifests.documents import editor_schema
 from errands.cli.failures import CommandError, ExitCode, command
 from errands.cli.options import AsJson
 from errands.cli.printing import clean, count_severities, counted, err, finding_text, one_line, out, print_json
@@ -55,7 +55,7 @@ def validate_agents(path: ManifestPath, as_json: AsJson = False) -> ExitCode:
 
 
 def print_findings(findings: list[Finding], console: Console) -> None:
-    """Print one line for each finding, in the manner of compilers."""
+    """Print one line for each finding, as compilers do."""
     for finding in findings:
         console.print(finding_text(finding.severity, str(finding)))
 
@@ -69,7 +69,7 @@ def _describe_limits(limits: dict[str, Any]) -> str:
 
 @command
 def show_agents(path: ManifestPath, as_json: AsJson = False) -> None:
-    """Show agents as their models see them: functions and parameters; and their bindings and policy.
+    """Show agents as their models see them, with functions and parameters, and their bindings and policies.
 
     Example:
 

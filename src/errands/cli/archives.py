@@ -22,14 +22,7 @@ from errands.engines.urls import engine_from_url
 from errands.errors import ConcurrencyError
 from errands.model.base import UNREADABLE
 from errands.model.log import StoredTask
-from errands.policy.task_archive import (
-    ArchivedTask,
-    ArchiveError,
-    archive_lines,
-    beginning,
-    ending,
-    read_archive,
-)
+from errands.policy.task_archive import ArchivedTask, ArchiveError, archive_lines, beginning, ending, read_archive
 from errands.runtime.settings import Settings
 
 #: Tasks that are committed together: the store writes them in one transaction.
@@ -39,7 +32,7 @@ _BATCH_BYTES = 4_000_000
 
 
 class Existing(enum.StrEnum):
-    """What `errands tasks import` does about a task whose id the store has."""
+    """What `errands tasks import` does if the store already has a task with an id."""
 
     REFUSE = "refuse"
     SKIP = "skip"
@@ -54,7 +47,7 @@ async def export_tasks(
 ) -> ExitCode:
     """Write tasks of all owners to a file, each with its whole log: an archive for `errands tasks import`.
 
-    The archive has what users and agents wrote. Webhooks and the files of a blob store are not in it.
+    The archive contains what users and agents wrote. It contains neither webhooks nor files of a blob store.
 
     Example:
 
@@ -77,7 +70,7 @@ async def export_tasks(
                 except UNREADABLE as error:
                     damaged[stored.task.id] = str(error)
                     continue
-                if not is_live:  # an import may leave a live task out, and what was remembered with it
+                if not is_live:  # an import may leave out a live task, and what was remembered with it
                     conversations.add(conversation)
                 archive.writelines(line + b"\n" for line in lines)
                 count += 1
@@ -137,7 +130,7 @@ async def import_tasks(
     file: Annotated[Path, Argument(metavar="FILE", help="The archive; - reads it from stdin.", allow_dash=True)],
     storage: Storage = None,
     existing: Annotated[
-        Existing, Option(help="What to do about a task whose id the store has: stop, or skip it.")
+        Existing, Option(help="What to do if the store already has a task with an id: stop, or skip the task.")
     ] = Existing.REFUSE,
     live: Annotated[
         bool, Option("--live", help="Also import tasks in the queue or at work: servers of this store run them.")

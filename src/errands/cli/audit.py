@@ -27,7 +27,8 @@ async def audit(
     task: Annotated[str | None, Option("--task", metavar="TASK_ID", help="Only this task.")] = None,
     since: Annotated[str | None, Option("--since", metavar="TIME", help="Only what happened at TIME or later.")] = None,
     append: Annotated[
-        Path | None, Option("--append", metavar="FILE", help="Append what FILE does not have yet, chained by hashes.")
+        Path | None,
+        Option("--append", metavar="FILE", help="Append to FILE what it does not have yet, chained by hashes."),
     ] = None,
     verify: Annotated[
         Path | None, Option("--verify", metavar="FILE", help="Check the chain of FILE, and compare it with the store.")
@@ -46,7 +47,7 @@ async def audit(
         if append is not None or task is not None or since is not None:
             raise UsageError("--verify checks a whole file; omit the other options")
         return await _verify(verify, storage)
-    earliest = "" if since is None else _time(since)
+    earliest = _time(since) if since is not None else ""
     if append is not None and (task is not None or since is not None):
         raise UsageError("--append continues a whole file; omit --task and --since")
     async with existing_store(storage) as engine:
@@ -150,7 +151,7 @@ async def _verify(path: Path, storage: str | None) -> ExitCode:
                 changed += stored or []
                 work.advance()
     for place in changed:
-        note(f"{place} of the store is not what it was when it was exported")
+        note(f"{place} of the store has changed since it was exported")
     if changed:
         return ExitCode.FAILED
     missing = f"{gone} tasks and {gone_accesses} entries of the access log are no longer in it"
@@ -160,14 +161,14 @@ async def _verify(path: Path, storage: str | None) -> ExitCode:
 
 
 async def _changed(engine: Engine, task_id: str, digests: dict[int, str]) -> list[str] | None:
-    """Return the events that differ from what was exported; None if the task was deleted since."""
+    """Return the events that differ from the exported ones, or None if the task has been deleted since."""
     try:
         stored = await engine.load(task_id, None)
         events, gap = await read_log(engine, stored)
     except TaskNotFoundError:
         return None
     found = {entry.version: entry.sha256 for entry in entries_of(stored, events)}
-    # Retention may have removed events from the beginning of a log, and some of those that the first entry is about.
+    # Retention may have removed events from the beginning of a log, among them some of the first entry.
     first = min(found, default=0) if gap else 0
     return [
         f"event {version} of task {task_id}, or one shortly before it,"

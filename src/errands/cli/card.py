@@ -149,7 +149,7 @@ async def _validate(remote: RemoteAgent, file: bytes | None, as_json: bool) -> E
 
 
 async def check_served(remote: RemoteAgent) -> tuple[str, CardReport]:
-    """Check the card that clients get that do not say which version they speak, as most do not."""
+    """Check the card that clients get when they do not name a version, as most do not."""
     reasons: list[str] = []
     first, *_ = urls = card_urls(remote.url)
     async with httpx.AsyncClient(headers=remote.headers, timeout=_TIMEOUT, follow_redirects=False) as http:
@@ -180,12 +180,15 @@ def sign_card(
     kid: Annotated[
         str | None, Option("--kid", metavar="ID", help="The id of the key; by default that of the JWK or a thumbprint.")
     ] = None,
-    jku: Annotated[str | None, Option("--jku", metavar="URL", help="Say that the public keys are there.")] = None,
+    jku: Annotated[
+        str | None, Option("--jku", metavar="URL", help="The URL of the key set that the signature names.")
+    ] = None,
     output: Annotated[
-        Path | None, Option("--output", metavar="FILE", help="Write the signed card there, not to the terminal.")
+        Path | None,
+        Option("--output", metavar="FILE", help="Write the signed card to this file instead of the terminal."),
     ] = None,
 ) -> None:
-    """Sign an agent card in a file. The signatures that it has stay.
+    """Sign an agent card in a file. Signatures that it already has are kept.
 
     Example:
 

@@ -32,8 +32,8 @@ _HELP = """/file PATH  attach a file to the next message; may be repeated
 /new        begin a new conversation
 /quit       leave; so does Ctrl-D
 //text      a message that begins with a slash
-Ctrl-C cancels the task that runs; pressed again, it leaves."""
-#: Seconds between questions to an agent that does not stream, and between tries to follow a task again.
+Ctrl-C cancels the running task; pressed again, it leaves."""
+#: Seconds between polls of an agent that does not stream, and between attempts to follow a task again.
 _POLL = 0.3
 _PAUSES = (1.0, 2.0, 5.0)
 #: Bytes of the largest file that is saved.
@@ -59,7 +59,7 @@ def chat(
 ) -> ExitCode:
     """Talk with an agent: answers are shown as they arrive, and questions are answered in place.
 
-    /file PATH attaches a file, /new begins a new conversation, /quit leaves. Ctrl-C cancels the task that runs.
+    /file PATH attaches a file, /new begins a new conversation, /quit leaves. Ctrl-C cancels the running task.
 
     Example:
 
@@ -80,8 +80,8 @@ def chat(
 class ChatTerminal:
     """The loop of a chat: reads lines between turns, and prints the answers.
 
-    The event loop only runs during a turn. Ctrl-C then cancels the turn, and pressed again it interrupts the program;
-    see `asyncio.Runner`.
+    The event loop only runs during a turn. Ctrl-C then cancels the turn; pressed again, it interrupts the program. See
+    `asyncio.Runner`.
     """
 
     def __init__(self, runner: asyncio.Runner, client: A2AClient, remote: RemoteAgent) -> None:
@@ -91,9 +91,9 @@ class ChatTerminal:
         self._conversation = Conversation(client)
         self._is_terminal = sys.stdin.isatty()
         self._attached: list[Part] = []
-        #: The files that were offered already, by task, artifact or message, and position.
+        #: The files that were already offered: task, artifact or message, and position.
         self._offered: set[tuple[str, str, int]] = set()
-        #: The task of the turn that runs, and the last event that was seen of it.
+        #: The task of the current turn, and the last of its events that was seen.
         self._task_id: str | None = None
         self._event_id: str | None = None
         #: The token that was entered when the agent asked for authorization.
@@ -126,7 +126,7 @@ class ChatTerminal:
         return self._state in ("input-required", "auth-required")
 
     def _ask(self, prompt: str) -> str | None:
-        """Return the next line, None when there are no more. The prompt is shown in a terminal only."""
+        """Return the next line, or None at the end of the input. The prompt is shown in a terminal only."""
         try:
             return input(prompt if self._is_terminal else "").strip()
         except EOFError:
@@ -142,7 +142,14 @@ class ChatTerminal:
         if line.startswith("//"):
             self._say([Part(text=line[1:])])
         elif word == "/file":
-            self._attach(Path(rest.strip().strip("'\"")).expanduser())
+            path = Path(rest.strip().strip("'\"")).expanduser()
+            try:
+                part = file_part(path)
+            except OSError as error:
+                note(f"{path} cannot be read ({error.strerror}).")
+            else:
+                self._attached.append(part)
+                note(f"{part.filename} ({len(part.raw or b'')} bytes) is attached to the next message.", "dim")
         elif word == "/new":
             self._conversation, self._state, self._attached = self._client.conversation(), "", []
             note("A new conversation.", "dim")
@@ -153,17 +160,8 @@ class ChatTerminal:
         else:
             self._say([Part(text=line)] if line else [])
 
-    def _attach(self, path: Path) -> None:
-        try:
-            part = file_part(path)
-        except OSError as error:
-            note(f"{path} cannot be read ({error.strerror}).")
-            return
-        self._attached.append(part)
-        note(f"{part.filename} ({len(part.raw or b'')} bytes) goes with the next message.", "dim")
-
     def _say(self, parts: list[Part]) -> None:
-        """Send a message with the attached files, and go on while the agent asks for something in a form."""
+        """Send a message with the attached files, and continue while the agent asks the user to fill in a form."""
         wanted: list[Part] | None = [*parts, *self._attached]
         self._attached = []
         while wanted is not None:
@@ -171,7 +169,7 @@ class ChatTerminal:
             wanted = None if result is None else self._react(result)
 
     def _react(self, result: ClientResult) -> list[Part] | None:
-        """Offer files, and ask the user for what the agent wants. Return the answer, None without one."""
+        """Offer files, and ask the user for what the agent wants. Return the answer, or None if there is none."""
         self._offer_files(result)
         message = result.raw_task.status.message if result.raw_task is not None else None
         if message is None or not self._is_terminal:
@@ -197,7 +195,7 @@ class ChatTerminal:
     # Turns, on the event loop
 
     async def _turn(self, parts: list[Part]) -> ClientResult | None:
-        """Send a message and follow its task; None when it was canceled or failed on the way."""
+        """Send a message and follow its task. Return None if it was canceled, or if the agent could not be asked."""
         self._task_id, self._event_id = None, None
         try:
             result = await self._exchange(parts)
@@ -234,7 +232,7 @@ class ChatTerminal:
         return result
 
     async def _noted(self, events: AsyncGenerator[StreamEvent, None]) -> AsyncGenerator[StreamEvent, None]:
-        """Pass events on, and note which task they are about and how far they were seen."""
+        """Pass events on, and remember their task and the last event."""
         async with aclosing(events):
             async for event in events:
                 self._task_id = event.task_id or self._task_id
@@ -242,7 +240,7 @@ class ChatTerminal:
                 yield event
 
     async def _follow_again(self, error: StreamInterruptedError, printer: AnswerPrinter) -> ClientResult:
-        """Follow a task whose stream broke off, until the agent can be reached again."""
+        """Follow a task whose stream broke off. Try again until the agent can be reached."""
         self._task_id, last = error.task_id, error.last_event_id
         tries = 0
         while True:
@@ -261,7 +259,7 @@ class ChatTerminal:
                 return result
 
     def _continue_after(self, result: ClientResult) -> None:
-        """Continue the conversation after a task that was not followed by its own stream."""
+        """Continue the conversation after a task that was followed in another way than by its own stream."""
         waits = result.input_required or result.auth_required
         self._conversation = self._client.conversation(
             context_id=result.context_id or self._conversation.context_id, task_id=result.task_id if waits else None
@@ -272,7 +270,7 @@ class ChatTerminal:
         sys.stdout.write("\n")
         self._state = ""
         if self._task_id is None:
-            note("Stopped. The agent had not answered yet, and may still work: see `errands tasks list URL`.", "dim")
+            note("Stopped. The agent has not answered yet and may still work: see `errands tasks list URL`.", "dim")
             return
         note("Canceling. Ctrl-C leaves at once.", "dim")
         try:
@@ -297,7 +295,7 @@ class ChatTerminal:
         return [Part(text="go on")]
 
     def _fill(self, properties: dict[str, Any], required: list[Any]) -> dict[str, Any] | None:
-        """Ask for each property of an object; None when the input ends. The agent has written the schema."""
+        """Ask for each property of an object. Return None at the end of the input. The schema comes from the agent."""
         filled: dict[str, Any] = {}
         for name, field in properties.items():
             field = field if isinstance(field, dict) else {}
@@ -331,22 +329,19 @@ class ChatTerminal:
                 if (part.raw is None and part.url is None) or place in self._offered:
                     continue
                 self._offered.add(place)
-                if self._is_terminal:
-                    self._offer(part)
-
-    def _offer(self, part: Part) -> None:
-        path = _free_path(part)
-        size = f" ({len(part.raw)} bytes)" if part.raw is not None else ""
-        if (self._ask(f"save {path.name}{size} in this folder? [y/N] ") or "").lower() not in ("y", "yes"):
-            return
-        try:
-            self._runner.run(self._client.download_to(part, path, max_bytes=_MOST_BYTES, credentials=self._credentials))
-        except (A2AError, A2AClientError) as error:
-            note(explained(error), "red")
-        except OSError as error:
-            note(f"{path} cannot be written ({error.strerror}).")
-        else:
-            note(f"Saved as {path}.", "dim")
+                path, size = _free_path(part), f" ({len(part.raw)} bytes)" if part.raw is not None else ""
+                question = f"save {path.name}{size} in this folder? [y/N] "
+                if not self._is_terminal or (self._ask(question) or "").lower() not in ("y", "yes"):
+                    continue
+                saving = self._client.download_to(part, path, max_bytes=_MOST_BYTES, credentials=self._credentials)
+                try:
+                    self._runner.run(saving)
+                except (A2AError, A2AClientError) as error:
+                    note(explained(error), "red")
+                except OSError as error:
+                    note(f"{path} cannot be written ({error.strerror}).")
+                else:
+                    note(f"Saved as {path}.", "dim")
 
 
 def _list(value: Any) -> list[Any]:
@@ -354,7 +349,7 @@ def _list(value: Any) -> list[Any]:
 
 
 async def _until_settled(events: AsyncGenerator[StreamEvent, None]) -> AsyncGenerator[StreamEvent, None]:
-    """Pass events on until the turn is over: a subscription goes on while a task is paused."""
+    """Pass events on until the turn is over, because a subscription continues while a task is paused."""
     async with aclosing(events):
         async for event in events:
             yield event
@@ -390,9 +385,9 @@ _SAMPLES = {"integer": "3", "number": "2.5", "boolean": "true", "array": '["a", 
 
 
 def _free_path(part: Part) -> Path:
-    """Return a new file in this folder for what an agent sent, whose name is not trusted."""
+    """Return the path of a new file in this folder for a file from the agent, whose name is not trusted."""
     name = " ".join(clean(part.filename or "").replace("\\", "/").rpartition("/")[2].split()).lstrip(".")
-    # Systems allow a name 255 bytes; a number and the ending of an unfinished file are added to it.
+    # Systems allow names of 255 bytes; a number and the suffix of an unfinished file are added.
     name = name[:100].encode()[:200].decode(errors="ignore")
     if not name:
         name = f"file{mimetypes.guess_extension(part.media_type or '') or ''}"

@@ -16,17 +16,17 @@ from errands.runtime.figures import METRICS, Sample
 
 #: Milliseconds over which rates and percentiles are computed.
 WINDOW = 60_000
-#: Seconds that the oldest task may wait, and the event loop may be held, in a healthy server.
+#: Seconds for which the oldest task may wait, and the event loop may be blocked, in a healthy server.
 _LONG_WAIT, _LONG_HOLD = 60.0, 0.25
-#: The part of requests that may fail in a healthy server.
+#: The share of requests that may fail in a healthy server.
 _MANY_ERRORS = 0.05
-#: Errors that say something about the server, and not about what its clients sent.
+#: Errors that are caused by the server, not by what its clients sent.
 _OF_THE_SERVER = frozenset({"INTERNAL", "INVALID_AGENT_RESPONSE", "OVERLOADED", "UNAVAILABLE"})
 _REQUESTS, _SECONDS = "errands_requests_total", "errands_request_seconds"
 
 
 class _OperatorAnswer(msgspec.Struct, rename="camel"):
-    """An object of the operator API. Fields that are not used are left out."""
+    """An object of the operator API, without fields that are not used."""
 
 
 class Reported(_OperatorAnswer):
@@ -46,7 +46,7 @@ class PastFigures(_OperatorAnswer):
 
 
 class ReportedHere(Reported):
-    """The process that answers, with its past."""
+    """The answering process, with its history."""
 
     samples: list[PastFigures] = []
 
@@ -69,7 +69,7 @@ class RunningRow(_OperatorAnswer):
     cancel_requested: bool = False
 
 
-#: The columns by which running tasks can be sorted, with what orders them.
+#: The columns by which running tasks can be sorted, with their sort keys.
 SORT_KEYS: dict[str, Callable[[RunningRow], Any]] = {
     "age": lambda task: (-task.age, task.task_id),
     "lease": lambda task: (task.lease_until, task.task_id),
@@ -109,7 +109,7 @@ class Look(msgspec.Struct):
 
 
 class ProcessView(msgspec.Struct, rename="camel"):
-    """One process, with rates of the last minute or, if less is known, since its start."""
+    """One process, with rates of the last minute, or of the time since its start if that is shorter."""
 
     id: str
     role: str
@@ -128,7 +128,7 @@ class Overview(msgspec.Struct, rename="camel"):
     """What the dashboard shows. Times are seconds, or milliseconds since 1970."""
 
     now: int
-    #: What is wrong; nothing when all is well.
+    #: What is wrong; empty if the server is healthy.
     problems: list[str]
     #: The seconds over which rates and percentiles are computed.
     window_seconds: float
@@ -159,11 +159,11 @@ class _Totals:
         self._before = {(sample.name, *sorted(sample.labels.items())): sample for sample in before}
 
     def gained(self, name: str, **labels: str) -> float:
-        """Return by how much a counter, or the count of a histogram, has grown."""
+        """Return the increase of a counter, or of the count of a histogram."""
         return sum(sample.value - self._earlier(sample).value for sample in self._of(name, labels))
 
     def buckets(self, name: str) -> list[float]:
-        """Return how many observations were added to each bucket of a histogram; the last one is above all bounds."""
+        """Return the increase of each bucket of a histogram. The last bucket is above all bounds."""
         counts = [0.0] * (len(METRICS[name].bounds) + 1)
         for sample in self._of(name, {}):
             earlier = self._earlier(sample)
@@ -189,14 +189,14 @@ class _Totals:
 
 
 class ReportHistory:
-    """Former reports of each process, as far back as rates and percentiles reach."""
+    """Earlier reports of each process, as far back as rates and percentiles need them."""
 
     def __init__(self) -> None:
         #: By process: times and figures, the oldest first.
         self._kept: dict[str, deque[tuple[int, list[Sample]]]] = {}
 
     def add(self, look: Look) -> None:
-        """Add the reports of a look, and the past that the answering process reported."""
+        """Add the reports of a look, and the history that the answering process reported."""
         here = look.figures.process
         for past in here.samples:
             self._add(here.id, past.at, past.figures)
@@ -219,7 +219,7 @@ class ReportHistory:
 
 
 def overview(look: Look, history: ReportHistory) -> Overview:
-    """Compute what is shown of a look, which has been added to the history."""
+    """Compute what is shown of a look, which must have been added to the history."""
     views: list[ProcessView] = []
     totals: list[tuple[_Totals, float]] = []
     for process in look.processes():
@@ -291,7 +291,7 @@ def _problems(found: Overview, failing: float) -> Iterable[str]:
         yield f"{counted(found.outbox_dead, 'webhook')} given up"
     for process in found.processes:
         if (process.loop_lag_seconds or 0) > _LONG_HOLD:
-            yield f"code holds the event loop of {process.id} for {process.loop_lag_seconds:.1f} s"
+            yield f"code blocks the event loop of {process.id} for {process.loop_lag_seconds:.1f} s"
 
 
 def percentiles(bounds: Sequence[float], counts: Sequence[float]) -> dict[str, float]:
@@ -349,7 +349,7 @@ def _figures(found: Overview) -> Table:
     grid = Table.grid(padding=(0, 3))
     latency = "  ".join(f"{name} {_seconds(value)}" for name, value in found.latency.items()) or "no requests"
     states = "  ".join(f"{_short(state)} {value:.1f}/s" for state, value in found.tasks_per_second.items() if value)
-    slots = f"{found.running}" if found.limit is None else f"{found.running} of {found.limit}"
+    slots = f"{found.running} of {found.limit}" if found.limit is not None else f"{found.running}"
     for row in (
         ("requests", f"{found.requests_per_second:.1f}/s", f"errors {found.errors_per_second:.1f}/s", latency),
         ("tasks", states or "none", f"tokens {found.model_tokens_per_second:.0f}/s", ""),
@@ -372,10 +372,10 @@ def _processes(found: Overview) -> Table:
             one.role,
             duration(int(one.up_seconds * 1000)),
             f"{one.cpu * 100:.0f} %",
-            "" if one.resident_bytes is None else f"{one.resident_bytes / 2**20:.0f} MB",
-            f"{one.running}" if one.limit is None else f"{one.running}/{one.limit}",
+            f"{one.resident_bytes / 2**20:.0f} MB" if one.resident_bytes is not None else "",
+            f"{one.running}/{one.limit}" if one.limit is not None else f"{one.running}",
             f"{one.requests_per_second:.1f}",
-            "" if one.loop_lag_seconds is None else _seconds(one.loop_lag_seconds),
+            _seconds(one.loop_lag_seconds) if one.loop_lag_seconds is not None else "",
         )
         for one in found.processes[:10]
     ]

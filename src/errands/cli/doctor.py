@@ -28,7 +28,6 @@ from errands.cli.printing import clean, counted, out, print_json
 from errands.cli.target import ServeTarget, has_project, load_server, project_target
 from errands.client import A2AClientError
 from errands.clock import system_clock
-from errands.engines.base import Engine
 from errands.engines.connection import TOLERATED, without_password
 from errands.engines.sqlite import SQLiteEngine
 from errands.engines.urls import engine_from_url
@@ -41,7 +40,7 @@ from errands.server.http import READY_PATH
 from errands.version import __version__
 from errands.wire.card_check import CardReport, check_card
 
-#: Bytes of free disk space below which a store is in danger, and below which it cannot work.
+#: Bytes of free disk space below which a store is at risk, and below which it cannot work.
 _LOW_SPACE, _NO_SPACE = 1024**3, 64 * 1024**2
 #: Seconds that an agent has to answer.
 _PATIENCE = 10.0
@@ -80,6 +79,7 @@ _EXTRAS = {
 _SECRET_FILES = ("tls_key", "auth", "card_signing_keys", "tool_settings")
 
 Severity = Literal["ok", "warning", "error"]
+_STYLES = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +133,10 @@ async def doctor(
         async for diagnosis in checks:
             found.append(diagnosis)
             if not as_json:
-                _print(diagnosis)
+                head = (f"{diagnosis.severity:<8} ", _STYLES[diagnosis.severity]), (f"{diagnosis.about:<10} ", "dim")
+                out().print(Text.assemble(*head, clean(diagnosis.text)))
+                if diagnosis.remedy:
+                    out().print(Text.assemble(" " * 9, (clean(f"fix: {diagnosis.remedy}"), "dim")))
     errors = sum(diagnosis.severity == "error" for diagnosis in found)
     warnings = sum(diagnosis.severity == "warning" for diagnosis in found)
     if as_json:
@@ -153,16 +156,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-
-
-_STYLES = {"ok": "green", "warning": "yellow", "error": "red"}
-
-
-def _print(diagnosis: Diagnosis) -> None:
-    head = (f"{diagnosis.severity:<8} ", _STYLES[diagnosis.severity]), (f"{diagnosis.about:<10} ", "dim")
-    out().print(Text.assemble(*head, clean(diagnosis.text)))
-    if diagnosis.remedy:
-        out().print(Text.assemble(" " * 9, (clean(f"fix: {diagnosis.remedy}"), "dim")))
 
 
 def _ok(about: str, text: str) -> Diagnosis:
@@ -326,14 +319,21 @@ async def check_store(url: str) -> AsyncIterator[Diagnosis]:
                     yield _warning(
                         "storage",
                         f"{shown} has schema version {version}, which is not the newest",
-                        f"errands db upgrade --storage {shown}; or it happens when an agent is served",
+                        f"errands db upgrade --storage {shown}; or serve an agent, which upgrades the tables",
                     )
                     return
             async with engine:
                 await engine.check()
                 yield _ok("storage", f"{shown} can be read and written, and its tables are up to date")
-                for diagnosis in _store_clock(engine):
-                    yield diagnosis
+                # The difference that the engine has measured. SQLite has no clock of its own.
+                if not isinstance(engine, SQLiteEngine):
+                    difference = engine.clock() - system_clock()
+                    is_right = abs(difference) <= TOLERATED
+                    yield (
+                        _ok("clock", "this machine and the store agree")
+                        if is_right
+                        else _skewed(difference, "the store")
+                    )
     except (EngineError, ConfigurationError) as error:
         problem, _, remedy = str(error).partition(". ")
         yield _error("storage", problem, remedy or "check the address, the network and the rights of the user")
@@ -353,17 +353,6 @@ def _database_file(path: Path) -> Iterator[Diagnosis]:
         yield _error("storage", f"{path} cannot be written", "change its owner or its permissions")
     elif stat.S_IMODE(path.stat().st_mode) & 0o077:
         yield _warning("storage", f"{path} can be read by other users", f"chmod 600 {path}")
-
-
-def _store_clock(engine: Engine) -> Iterator[Diagnosis]:
-    """Compare the clock of this machine with that of the store, as the engine has measured it."""
-    if isinstance(engine, SQLiteEngine):
-        return
-    difference = engine.clock() - system_clock()
-    if abs(difference) > TOLERATED:
-        yield _skewed(difference, "the store")
-    else:
-        yield _ok("clock", "this machine and the store agree")
 
 
 def _skewed(difference: int, other: str) -> Diagnosis:

@@ -108,7 +108,7 @@ def reporting() -> Iterator[None]:
 
 
 def explained(error: Exception) -> str:
-    """Return what happened between an agent and us, and what to do about it."""
+    """Return what happened in the communication with an agent, and what to do about it."""
     return _sentence(str(error)) + next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
 
 

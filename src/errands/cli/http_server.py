@@ -43,7 +43,7 @@ _LEAVING = 2.0
 #: Objects that are allocated between runs of the garbage collector. A handful of requests allocates Python's default
 #: of 700, so it would look at objects in use again and again.
 _GC_THRESHOLDS = (10_000, 20, 50)
-#: The option of glibc's `mallopt` for the number of places from which threads allocate.
+#: The option of glibc's `mallopt` for the number of arenas from which threads allocate.
 _M_ARENA_MAX = -8
 
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -70,7 +70,7 @@ class AgentServer(uvicorn.Server):
         self._is_one_of_many = one_of_many
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        # Threads allocate from two places: each keeps what was freed, up to the size of some large answers.
+        # Only two arenas for all threads: each arena keeps freed memory, up to the size of several large answers.
         with suppress(AttributeError, OSError, TypeError):  # only glibc has this
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
         with reporting():
@@ -83,7 +83,7 @@ class AgentServer(uvicorn.Server):
             super().run(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Before uvicorn starts it, which would log an error and hide it from `reporting`.
+        # Started here, because uvicorn would log an error and hide it from `reporting`.
         try:
             await self.agent.start()
         except ErrandsError:
@@ -92,7 +92,7 @@ class AgentServer(uvicorn.Server):
             raise program_error(error, f"the start of {self.agent.agent_card.name}") from None
         HttpConnection.budget = self.agent.large_work.budget
         await super().startup(sockets)
-        # Everything that was loaded stays until the end: the garbage collector need not look at it.
+        # Everything that was loaded stays until the end, so the garbage collector can skip it.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
@@ -134,7 +134,7 @@ class AgentServer(uvicorn.Server):
         self.should_exit = True
 
     def _exit_after(self, seconds: float, *, code: int) -> None:
-        """Exit by then: everything that counts is durable, and the thread of a handler may hang forever."""
+        """Exit after this time: everything that counts is durable, and the thread of a handler may hang forever."""
 
         def leave() -> None:
             if code:
@@ -164,7 +164,7 @@ def use_tls(config: uvicorn.Config, agent: A2AServer) -> None:
     config.ssl_certfile, config.ssl_keyfile = settings.tls_certificate, settings.tls_key
     if settings.tls_client_ca is not None:
         config.ssl_ca_certs = settings.tls_client_ca
-        # Where certificates are one of several ways to authenticate, the other ways must be possible.
+        # Other ways to authenticate must be possible where certificates are only one of them.
         config.ssl_cert_reqs = ssl.CERT_OPTIONAL if agent.checks_certificates else ssl.CERT_REQUIRED
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key)
@@ -178,9 +178,9 @@ def use_tls(config: uvicorn.Config, agent: A2AServer) -> None:
 
 
 def configure_logging(level: LogLevel | None, log_format: LogFormat | None = None) -> None:
-    """Log to stderr, from this level on, in this format or that of the environment."""
+    """Log to stderr from this level on, in this format or in that of the environment."""
     logging.basicConfig(format=_LOG_FORMAT, level=(level or "info").upper(), force=True)
-    # What is logged while the program is loaded; the server itself does the same when it starts.
+    # For what is logged while the program is loaded. The server does the same when it starts.
     if (log_format or os.environ.get(f"{ENV_PREFIX}LOG_FORMAT")) == "json":
         write_json_lines()
     # `errands serve` itself prints what uvicorn logs at start and end.
@@ -214,7 +214,7 @@ def shared_port(host: str, port: int | None) -> Iterator[int | None]:
     if port is None:
         yield None
         return
-    # Another program that shares the port would get some of our connections, so it has to be free.
+    # The port has to be free: another program that shares it would get some of our connections.
     bind(host, port, option="--grpc-port").close()
     with socket.socket(_family(host)) as keeper:
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from typer import Argument, Option
 
-from errands.agents.manifests.editor_schema import editor_schema
+from errands.agents.manifests.documents import editor_schema
 from errands.cli.failures import CommandError, UsageError, command
 from errands.cli.printing import err, out
 from errands.model.base import encode

@@ -10,7 +10,7 @@ import msgspec
 from rich.text import Text
 from typer import Argument, Option
 
-from errands.agents.policies import examine_policy, load_policy
+from errands.agents.manifests.loading import examine_policy, load_policy
 from errands.cli.agents import print_findings
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import AsJson, Storage, TaskId

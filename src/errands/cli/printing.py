@@ -24,7 +24,7 @@ from errands.model.marks import exposed_values
 
 #: Seconds before the progress of slow work is shown.
 PATIENCE = 2.0
-#: The width of tables in a pipe, which has no screen that could be too narrow.
+#: The width of tables in a pipe, where no screen can be too narrow.
 _PIPE_WIDTH = 200
 #: Characters that change the order in which a text is shown: a file name could seem to have another ending.
 _REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -70,7 +70,7 @@ def note(text: str, style: str = "") -> None:
 
 
 def clean(text: str) -> str:
-    """Return a text without control characters, fit for a terminal."""
+    """Return a text for a terminal, without control characters."""
     return text.translate(_CONTROLS)
 
 
@@ -101,7 +101,7 @@ def count_severities(findings: Iterable[Any]) -> str:
 
 
 def finding_text(severity: str, text: str) -> Text:
-    """Return a line about a finding, in the manner of compilers."""
+    """Return a line about a finding, as compilers print them."""
     return Text.assemble((f"{severity:<8} ", _SEVERITY_STYLES[severity]), clean(text))
 
 

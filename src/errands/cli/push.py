@@ -16,7 +16,7 @@ from errands.errors import TaskNotFoundError
 from errands.model.log import Change, OutboxEntry
 
 ConfigId = Annotated[
-    str | None, Argument(metavar="[CONFIG_ID]", help="The id of the push config; without it, all of the task.")
+    str | None, Argument(metavar="[CONFIG_ID]", help="The id of the push config; by default, all configs of the task.")
 ]
 
 
@@ -41,7 +41,7 @@ async def list_pushes(
         now = engine.clock()
         async for entry in engine.outbox(agent):
             if every or entry.dead or entry.attempts:
-                # The dead ones are kept, and those that have failed for longest.
+                # Of too many, dead ones and those that have failed for longest are kept.
                 insort(shown, entry, key=lambda entry: (not entry.dead, entry.failed_at or now))
                 del shown[limit + 1 :]
     more = len(shown) > limit
@@ -71,7 +71,7 @@ async def list_pushes(
 async def retry_push(
     task_id: TaskId, config_id: ConfigId = None, storage: Storage = None, as_json: AsJson = False
 ) -> None:
-    """Deliver to a webhook again now, also if it was given up. A server of the agent sends it.
+    """Deliver to a webhook again now, even if it was given up. A server of the agent sends the request.
 
     Example:
 
@@ -117,7 +117,7 @@ async def _entries(engine: Engine, task_id: str, config_id: str | None) -> list[
     try:
         scope = (await engine.load(task_id, None)).scope
     except TaskNotFoundError:
-        raise UsageError(f"there is no task {task_id} in this store; `errands push list` shows webhooks") from None
+        raise UsageError(f"task {task_id} is not in this store; `errands push list` shows webhooks") from None
     found = [
         entry
         async for entry in engine.outbox(scope.agent)

@@ -17,7 +17,7 @@ from errands.errors import A2AError
 from errands.policy.reviews import Review, ReviewDesk
 from errands.runtime.journal import Journal
 
-#: The characters of a subject that are shown at most, and that must fit beside the other columns.
+#: The most characters of a subject that are shown, and the fewest that must fit beside the other columns.
 _WORDS, _ROOM = 100, 40
 
 By = Annotated[str, Option("--by", metavar="USER", help="The reviewer who answers.")]
@@ -27,7 +27,7 @@ Since = Annotated[
     Option(
         "--since",
         metavar="TIME",
-        help="Answer only the review of this time, as `errands reviews list --json` shows it, and no later one.",
+        help="Answer only the review of this time, as `errands reviews list --json` shows it, not a later one.",
     ),
 ]
 

@@ -226,7 +226,7 @@ def _run_worker(
 
 
 def _greet(address: str, server: A2AServer) -> None:
-    """Print where the agent is served, on what store, and how to try it."""
+    """Print the address of the agent, its store, and how to try it."""
     url = f"{'http' if server.settings.tls_certificate is None else 'https'}://{address}"
     takes_requests = server.settings.role is not ServerRole.WORKER
     facts = [("agent", clean(f"{server.agent_card.name} {server.agent_card.version}"))]
@@ -241,11 +241,11 @@ def _greet(address: str, server: A2AServer) -> None:
     facts += [(name, one_line(value, 200)) for name, value in server.facts.items()]
     if takes_requests and not server.listens_locally and not server.asks_who_calls:
         what = "operate the agent" if server.console.is_on else "use the agent and see all tasks"
-        who = f"everyone who can reach this address may {what}: there is no --auth"
+        who = f"everyone who can reach this address may {what}, because --auth is not set"
         facts.append(("access", who))
     if server.grpc_port is not None:
         facts.append(("grpc", host_port(callable_host(server.settings.grpc_host), server.grpc_port)))
-    # The reader of a pipe may have read enough (`errands serve … | head`), and rich would exit; the server goes on.
+    # The reader of a pipe may have read enough (`errands serve … | head`). rich would exit, but the server continues.
     with suppress(BrokenPipeError, SystemExit):
         console = out()
         for name, value in facts:

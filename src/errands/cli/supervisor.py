@@ -24,8 +24,8 @@ _LONGEST_DELAY = 30.0
 #: Seconds after which a process counts as having worked.
 _SETTLED = 60.0
 
-#: Runs one process until its end. The arguments are whether it prints the greeting, and a pipe for a message when it
-#: serves.
+#: Runs one process until its end. The arguments are whether it prints the greeting, and the pipe to which it writes a
+#: message when it serves.
 Serve = Callable[[bool, Connection], None]
 
 # Each process imports the program anew, so nothing is shared by accident.
@@ -48,8 +48,8 @@ class ServerProcess:
         self.ready, child_end = _CONTEXT.Pipe(duplex=False)
         self.started_at = time.monotonic()
         process = _CONTEXT.Process(target=serve, args=(greets, child_end))
-        # A terminal sends Ctrl-C to all its processes; only the supervisor is to handle it. A process inherits what is
-        # blocked, so this holds from its first instruction on.
+        # A terminal sends Ctrl-C to all its processes, but only the supervisor should handle it. A process inherits
+        # blocked signals, so SIGINT is blocked from its first instruction on.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             process.start()
@@ -59,7 +59,7 @@ class ServerProcess:
         child_end.close()
 
     def read_ready(self) -> bool:
-        """Return whether the process has said that it serves. One that dies closes the pipe without a message."""
+        """Return whether the process has reported that it serves. One that dies closes the pipe without a message."""
         assert self.ready is not None
         pipe, self.ready = self.ready, None
         with pipe:
@@ -70,7 +70,7 @@ class ServerProcess:
         return True
 
     def reap(self) -> int:
-        """Return the exit code of the process, which has ended: negative for a signal. Set when to replace it."""
+        """Return the exit code of the process, which has ended, negative for a signal, and set when to replace it."""
         assert self.process is not None
         self.process.join()
         code = self.process.exitcode or 0
@@ -98,7 +98,7 @@ class Supervisor:
             raise UsageError("--workers needs a POSIX system; start several servers on different ports instead")
         self._serve = serve
         self._children = [ServerProcess() for _ in range(count)]
-        #: Whether any process has served. Until then a failure is the program's and is not repeated.
+        #: Whether any process has served. Until then, a failure is one of the program, which is not started again.
         self._has_served = False
         self._is_stopping = False
 
@@ -111,7 +111,7 @@ class Supervisor:
         }
         has_failed = False
         try:
-            # The others are started when the first one serves, so a program that fails does so once.
+            # The others are started when the first one serves, so that a failing program fails once.
             self._children[0].start(self._serve, greets=True)
             while self._processes or self._replaces:
                 self._wait(received)

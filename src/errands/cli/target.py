@@ -92,8 +92,7 @@ def project_target() -> str:
     if found:
         raise UsageError(f"this folder has {' and '.join(found)}; choose one: `errands serve {found[0]}`")
     raise UsageError(
-        f"name a TARGET: there is no {' and no '.join(PROJECT_FILES)} in this folder. `errands init NAME` creates a "
-        "project"
+        f"name a TARGET: this folder has neither {' nor '.join(PROJECT_FILES)}. `errands init NAME` creates a project"
     )
 
 
@@ -136,7 +135,7 @@ def _import(target: ServeTarget) -> ModuleType:
     if path is not None:
         if not path.is_file():
             raise UsageError(
-                f"there is no file {target.path}: expected FILE.py, FILE.py:NAME, MODULE:NAME, FILE.yaml or "
+                f"the file {target.path} does not exist: expected FILE.py, FILE.py:NAME, MODULE:NAME, FILE.yaml or "
                 "a folder of manifests"
             )
         # The full name of the module, so that relative imports work.
@@ -152,7 +151,7 @@ def _import(target: ServeTarget) -> ModuleType:
         return importlib.import_module(name) if path is None else _import_file(name, path)
     except ModuleNotFoundError as error:
         if path is None and error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise UsageError(f"there is no module {name}, neither installed nor in {root}") from None
+            raise UsageError(f"the module {name} is neither installed nor in {root}") from None
         raise program_error(error, target.source) from None
     except ErrandsError as error:
         frames = traceback.extract_tb(error.__traceback__)
@@ -229,7 +228,7 @@ def _agents(module: ModuleType) -> dict[str, Any]:
     workers = {name: value for name, value in with_card.items() if _is_worker(value)}
     classes = {name: value for name, value in with_card.items() if _is_own_worker_class(value, module)}
     found = servers or workers or classes
-    # Each under its first name.
+    # Under its first name, if it has several.
     firsts = {id(value): name for name, value in reversed(found.items())}
     return {name: value for name, value in found.items() if firsts[id(value)] == name}
 

@@ -138,7 +138,7 @@ async def get_task(
     ):
         console.print(Text.assemble((f"{name:<9}", "dim"), value))
     messages = list(task.history or [])
-    # A status message joins the history when the next message arrives; until then it is only in the status.
+    # A status message is added to the history when the next message arrives. Until then it is only in the status.
     last = task.status.message
     if last is not None and last.message_id not in {message.message_id for message in messages}:
         messages.append(last)
@@ -292,7 +292,7 @@ async def running_tasks(
 async def task_records(task_id: TaskId, storage: options.Storage = None, as_json: AsJson = False) -> None:
     """Show the records of a task: inputs, model calls, capability calls, decisions, answers.
 
-    A file with the output of --json is what `errands policy test --records` reads.
+    `errands policy test --records` reads a file with the output of --json.
 
     Example:
 

@@ -35,13 +35,13 @@ from errands.client import AgentUnreachableError
 from errands.client.agent_session import RetryPolicy
 from errands.client.credentials import ChosenCredentials, Origins, authorize, offered
 from errands.client.discovery import CardSource
-from errands.client.http_requests import add_secrets, origin_of
+from errands.client.http_requests import add_secrets, origin_of, read_body
 from errands.errors import A2AError, MethodNotFoundError, PermissionDeniedError, UnavailableError
 from errands.wire.status import from_http
 
 T = TypeVar("T")
 
-#: Seconds between two drawings; leases count down in between.
+#: Seconds between two drawings, so that leases count down between updates.
 _REDRAW = 0.25
 #: Lines that are not about running tasks.
 _OTHER_LINES = 24
@@ -95,8 +95,8 @@ async def top(
 
 
 async def _look(operator: OperatorClient, since: int = 0) -> Look:
-    """Read what the dashboard shows, with the past of the process that answers: `since` a time, or all of it."""
-    # Wait for all of them, also after an error: the client may be closed then.
+    """Read what the dashboard shows, with the history of the answering process: `since` a time, or all of it."""
+    # Wait for all requests even after an error, because the client may be closed then.
     answers: tuple[Any, ...] = await asyncio.gather(
         operator.get("figures", FiguresPage, since=since),
         operator.get("running", list[RunningRow]),
@@ -151,14 +151,7 @@ class OperatorClient:
         request = self._http.build_request("GET", url, params=query)
         try:
             response = await self._http.send(add_secrets(request, await self._credentials.secrets()), stream=True)
-            try:
-                body = b""
-                async for piece in response.aiter_bytes():
-                    body += piece
-                    if len(body) > _MOST_BYTES:
-                        raise CommandError(f"{url} answers with more than {_MOST_BYTES // 2**20} MB")
-            finally:
-                await response.aclose()
+            body = await read_body(response, _MOST_BYTES)
         except httpx.TransportError as error:
             raise AgentUnreachableError(
                 f"{self._base} does not answer ({str(error) or type(error).__name__})"
@@ -173,7 +166,7 @@ class OperatorClient:
             found: A2AError = from_http(response.status_code, refused)
             raise found
         raise CommandError(
-            f"{url} answers with HTTP {response.status_code} and not as a server of errands does; check the address, "
+            f"{url} answers with HTTP {response.status_code}, unlike a server of errands; check the address, "
             "and the version of the server",
             ExitCode.UNREACHABLE,
         )
@@ -205,7 +198,15 @@ class Dashboard:
             asking = asyncio.create_task(self._ask())
             try:
                 while not self._quit.is_set() and not asking.done():
-                    live.update(self._draw(console.height), refresh=True)
+                    found, since = self._found, 0.0 if self._paused else self._loop.time() - self._looked_at
+                    hint = f"{_KEYS}   {_about(found)}"
+                    if self._paused:
+                        hint = f"PAUSED   {hint}"
+                    elif self._problem:
+                        hint = f"NO ANSWER for {since:.0f} s: {self._problem}   {hint}"
+                    room = max(console.height - _OTHER_LINES, 3)
+                    now = found.now + int(since * 1000)
+                    live.update(draw(found, self._title, hint, self._sort, now, room), refresh=True)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_REDRAW):
                             await self._quit.wait()
@@ -225,7 +226,7 @@ class Dashboard:
             self._sort = names[(names.index(self._sort) + 1) % len(names)]
 
     async def _ask(self) -> None:
-        """Update what is shown, also after a server has not answered for a while. A refusal is an error."""
+        """Update what is shown, also after a time without answers. Raises `CommandError` for a refusal."""
         while True:
             await asyncio.sleep(self._interval)
             if self._paused:
@@ -240,17 +241,6 @@ class Dashboard:
             self._problem, self._looked_at = "", self._loop.time()
             self._history.add(look)
             self._found = overview(look, self._history)
-
-    def _draw(self, height: int) -> Any:
-        since = 0.0 if self._paused else self._loop.time() - self._looked_at
-        hint = f"{_KEYS}   {_about(self._found)}"
-        if self._paused:
-            hint = f"PAUSED   {hint}"
-        elif self._problem:
-            hint = f"NO ANSWER for {since:.0f} s: {self._problem}   {hint}"
-        found = self._found
-        room = max(height - _OTHER_LINES, 3)
-        return draw(found, self._title, hint, self._sort, found.now + int(since * 1000), room)
 
 
 @contextmanager

@@ -21,14 +21,7 @@ from errands import tracing
 from errands.client import discovery
 from errands.client.agent_session import RETRY_ON, AgentSession, RetryPolicy, Transport, traced
 from errands.client.conversation import Content, Conversation, MessageOptions, compose
-from errands.client.credentials import (
-    ClientCertificate,
-    CredentialsLike,
-    Origins,
-    authorize,
-    offered,
-    without_card,
-)
+from errands.client.credentials import ClientCertificate, CredentialsLike, Origins, authorize, offered, without_card
 from errands.client.errors import ForeignOriginError, NotConnectedError, ProtocolError
 from errands.client.files import AgentFiles, allowed_origins, has_files
 from errands.client.http_requests import SECRET_HEADERS, checked_headers, origin_of
@@ -125,7 +118,7 @@ class A2AClient:
         self._source: discovery.CardSource | None = None
         self._session: AgentSession | None = None
         self._memory = ResultMemory()
-        #: A new card may need a new one; streams that run on an older one go on.
+        #: A new card may need a new one; streams on an older one continue.
         self._transports: list[Transport] = []
         #: Connections to interfaces that only the card names.
         self._guarded: list[httpx.AsyncClient] = []

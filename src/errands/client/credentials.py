@@ -71,7 +71,7 @@ class Origins(NamedTuple):
 
 
 class Occasion(NamedTuple):
-    """What credentials are needed for. The scheme is None before the card is known."""
+    """What credentials are needed for. There is a scheme only once the card is known."""
 
     http: httpx.AsyncClient
     origins: Origins

@@ -116,7 +116,10 @@ class CardSource:
                 request = http_requests.add_secrets(request, secrets)
                 response = await self.client.send(request, stream=True, follow_redirects=False)
                 try:
-                    self.is_public = _is_public(response)
+                    # A server can hide its address by breaking the connection at once: an unknown one counts as public.
+                    stream = response.extensions.get("network_stream")
+                    peer = None if stream is None else stream.get_extra_info("server_addr")
+                    self.is_public = not isinstance(peer, tuple) or is_public(str(peer[0]))
                     await response.aread()
                 finally:
                     await response.aclose()
@@ -144,16 +147,6 @@ class CardSource:
         }
         self._conditions = {name: value for name, value in conditions.items() if value}
         return card
-
-
-def _is_public(response: httpx.Response) -> bool:
-    """Return whether an answer, whose body was not read yet, comes from a public address.
-
-    A server can hide its address by breaking the connection at once, so an unknown one counts as public.
-    """
-    stream = response.extensions.get("network_stream")
-    peer = None if stream is None else stream.get_extra_info("server_addr")
-    return not isinstance(peer, tuple) or is_public(str(peer[0]))
 
 
 def read_card(raw: bytes) -> AgentCard:

@@ -13,7 +13,7 @@ ErrandsError
     │   └── NoCommonProtocolError  the agent speaks no binding and version that this client speaks
     ├── AnswerLostError            sent, but no answer came: the agent may or may not have acted on it
     │   └── AgentTimeoutError      no answer came in time
-    ├── StreamInterruptedError     a stream broke and could not be resumed; says where to go on
+    ├── StreamInterruptedError     a stream broke and could not be resumed; says where to continue
     ├── ProtocolError              the answer is not A2A
     └── FileRefusedError           the address of a file is not one that this client may use
 """
@@ -124,7 +124,7 @@ class AgentTimeoutError(AnswerLostError):
 class StreamInterruptedError(A2AClientError):
     """A stream broke before the task had ended, and resuming it failed too often in a row.
 
-    The task itself goes on: `client.subscribe(task_id, last_event_id=...)` takes up where this ended.
+    The task itself continues: `client.subscribe(task_id, last_event_id=...)` continues after the last event.
     """
 
     def __init__(self, task_id: str, last_event_id: str | None, why: str) -> None:

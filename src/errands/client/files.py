@@ -51,7 +51,7 @@ class UploadOffer(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, card: AgentCard) -> UploadOffer | None:
-        """Return what a card offers; None if that is nothing, or nothing that can be used."""
+        """Return the offer of a card, or None if there is none that can be used."""
         for extension in card.capabilities.extensions or ():
             if extension.uri == BLOBS_EXTENSION:
                 try:
@@ -168,7 +168,7 @@ class AgentFiles:
     async def download_to(
         self, file: Part | str, path: str | os.PathLike[str], session: AgentSession, *, max_bytes: int | None
     ) -> Path:
-        """Write a file to a path, all of it or nothing, and return the path."""
+        """Write a file to a path, completely or not at all, and return the path."""
         target = Path(path)
         unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
@@ -268,7 +268,7 @@ class AgentFiles:
             raise final_error(failure, None) from failure.cause
 
     async def _check(self, response: httpx.Response) -> None:
-        """Raise what an answer means that is not the one that was asked for."""
+        """Raise the error in an answer that is not successful."""
         if response.is_success:
             return
         if response.is_redirect:

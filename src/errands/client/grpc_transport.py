@@ -1,7 +1,7 @@
 """The gRPC transport: one interface of an agent in either protocol version.
 
 The schema has no place for the id of an event. errands sends it as an unknown field when asked, see
-`errands.wire.proto.codec`; with other agents a stream that was cut goes on with a snapshot of the task, which the
+`errands.wire.proto.codec`; with other agents a stream that was cut continues with a snapshot of the task, which the
 client compares with what it has seen, see `errands.client.task_stream`.
 """
 

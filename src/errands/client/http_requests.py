@@ -1,4 +1,4 @@
-"""What all HTTP of the client shares: checked headers, origins, secrets, and requests to servers beside the agent."""
+"""Shared by all HTTP of the client: checked headers, origins, secrets, and requests to servers other than the agent."""
 
 from __future__ import annotations
 
@@ -53,6 +53,19 @@ def add_secrets(request: httpx.Request, secrets: RequestSecrets) -> httpx.Reques
     return request
 
 
+async def read_body(response: httpx.Response, max_bytes: int) -> bytes:
+    """Return the body of a response that is still open, and close it. Raises `A2AClientError` if it is larger."""
+    body = bytearray()
+    try:
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > max_bytes:
+                raise A2AClientError(f"the answer has more than {max_bytes:,} bytes")
+    finally:
+        await response.aclose()
+    return bytes(body)
+
+
 async def request_json(
     http: httpx.AsyncClient,
     method: str,
@@ -74,18 +87,11 @@ async def request_json(
             request.headers.pop(name, None)
         request.headers.update({"Accept": "application/json", **(headers or {})})
         response = await http.send(request, auth=None, stream=True, follow_redirects=False)
-        try:
-            body = bytearray()
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > max_bytes:
-                    raise A2AClientError(f"the answer has more than {max_bytes:,} bytes")
-        finally:
-            await response.aclose()
+        body = await read_body(response, max_bytes)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise A2AClientError(str(error) or type(error).__name__) from error
     try:
-        return response.status_code, msgspec.json.decode(bytes(body), type=dict[str, Any])
+        return response.status_code, msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return response.status_code, {}
 

@@ -1,4 +1,4 @@
-"""What a caller gets: results, stream events and pieces of text, with the raw objects beside them."""
+"""The objects that a client returns: results, stream events and pieces of text, with the raw objects in them."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class ResultMemory:
 
 @dataclass(frozen=True, slots=True)
 class ListResult:
-    """One page of tasks; `next_page_token` is None on the last one."""
+    """One page of tasks; The last one has no `next_page_token`."""
 
     #: The newest first.
     tasks: list[ClientResult] = field(default_factory=list)

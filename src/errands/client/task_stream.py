@@ -21,7 +21,7 @@ from errands.model.requests import GetTaskRequest, SendMessageRequest, Subscribe
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 #: An event id with more digits than this is not a position in a log.
 _MOST_DIGITS = 18
-#: Bounds on what is kept of a stream that goes on for days.
+#: Bounds on what is kept of a stream that continues for days.
 _MOST_UPDATES = 1024
 _MOST_OPAQUE_IDS = 10_000
 

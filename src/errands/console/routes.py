@@ -1,10 +1,10 @@
-"""The answers of the console to GET: one page for every address, and the files that it loads.
+"""The console's answers to GET requests: one page for every address, and the files that it loads.
 
-The page and its files are static. All that they show is fetched by scripts, from the operations of A2A and from the
-operator API, as the caller who has signed in. Addresses are relative, so the console works wherever it is mounted.
+The page and its files are static. Their scripts fetch everything they show through A2A and the operator API, with the
+credentials of the user who has signed in. Addresses are relative, so the console works wherever it is mounted.
 
-What agents write is shown as text and never runs: the headers below allow scripts and styles of this folder only, no
-inline ones, no connection to another origin, and no HTML made from strings.
+Text from agents is shown as text and never runs: the headers below allow only scripts and styles of this folder, no
+inline ones, no connections to other origins, and no HTML made from strings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from errands.version import __version__
 
 Header = tuple[bytes, bytes]
 
-#: The files are below it. Every other path of the console has the page.
+#: The prefix of the files. Every other path of the console serves the page.
 STATIC = "/console/static/"
 
 CONTENT_SECURITY_POLICY = "; ".join(
@@ -47,7 +47,7 @@ _PAGE_HEADERS: tuple[Header, ...] = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
-#: For the files: none of them is a page.
+#: For the files, none of which is shown as a page.
 _FILE_HEADERS: tuple[Header, ...] = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
@@ -87,7 +87,7 @@ _PAGE = """\
 
 
 class ConsoleAnswer(NamedTuple):
-    """A response: HEAD has the same one, without its body."""
+    """A response. The answer to HEAD is the same without the body."""
 
     status: int
     body: bytes
@@ -96,7 +96,7 @@ class ConsoleAnswer(NamedTuple):
 
 
 class StaticFile(NamedTuple):
-    """A file of the console, in plain and in compressed form."""
+    """A file of the console, plain and compressed."""
 
     content: bytes
     compressed: bytes
@@ -106,7 +106,7 @@ class StaticFile(NamedTuple):
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """Return the files of the console by their path below `static`; they are read once."""
+    """Return the files of the console by their paths below `static`. They are read once."""
     found: dict[str, StaticFile] = {}
 
     def collect(folder: Traversable, prefix: str) -> None:
@@ -125,7 +125,7 @@ def static_files() -> dict[str, StaticFile]:
 
 
 def answer(path: str, *, card: bytes, accept_encoding: str = "", if_none_match: str = "") -> ConsoleAnswer | None:
-    """Return the answer to GET for a path of the console, None for a file that does not exist.
+    """Return the answer to a GET request for a path of the console, or None if the file does not exist.
 
     `card` is the agent's public card in JSON, which the page contains; the other arguments are headers of the request.
     """
@@ -138,7 +138,7 @@ def answer(path: str, *, card: bytes, accept_encoding: str = "", if_none_match: 
     headers = (
         *_FILE_HEADERS,
         (b"etag", file.etag.encode()),
-        # Addresses have no versions, so browsers ask each time; usually the answer is 304.
+        # Addresses contain no version, so browsers ask every time; the usual answer is 304.
         (b"cache-control", b"no-cache"),
         (b"vary", b"accept-encoding"),
     )
@@ -151,11 +151,11 @@ def answer(path: str, *, card: bytes, accept_encoding: str = "", if_none_match: 
 
 
 def page(path: str, card: bytes) -> bytes:
-    """Return the page for a path below the mount point, from which its relative addresses lead back there."""
+    """Return the page for a path below the mount point, with relative addresses that lead back to it."""
     root = "../" * (path.count("/") - 1) or "./"
     static = root + STATIC.removeprefix("/")
     preloads = "\n".join(f'<link rel="modulepreload" href="{static}{name}">' for name in _PRELOADED)
-    # In JSON `<` only occurs in strings. Escaped, nothing in it can end the element.
+    # In JSON `<` only occurs in strings. It is escaped, so that no string can end the element.
     shown = card.replace(b"<", b"\\u003c").decode()
     return _PAGE.format(
         root=root, static=static, preloads=preloads, title="errands", version=escape(__version__), card=shown

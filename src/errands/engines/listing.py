@@ -123,7 +123,7 @@ def leave_out_artifacts(tasks: Iterable[StoredTask]) -> None:
 
 
 def fitting(sizes: Iterable[int], query: ListQuery) -> int:
-    """Return how many tasks of these sizes are read for one page: always the first, so that a listing goes on."""
+    """Return how many tasks of these sizes are read for one page: always the first, so that a listing continues."""
     count, most = 0, query.page_bytes
     for size in sizes:
         most -= size

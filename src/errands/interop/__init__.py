@@ -3,7 +3,6 @@
 The package is an extra. It is not imported before an object of it is passed to errands.
 """
 
-from errands.interop.agent_cards import CardLike, adapt_card
-from errands.interop.executors import BuilderLike, ExecutorLike, adapt, is_executor_class
+from errands.interop.executors import BuilderLike, CardLike, ExecutorLike, adapt, adapt_card, is_executor_class
 
 __all__ = ["BuilderLike", "CardLike", "ExecutorLike", "adapt", "adapt_card", "is_executor_class"]

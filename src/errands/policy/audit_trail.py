@@ -1,11 +1,11 @@
 """The audit trail: who did what to which task, when, from where and with which decision. It is derived from the log.
 
-With the setting `audit`, the log also has who sent a message or a cancel, and from which address, and the access log of
-the store has requests that no task shows (`errands.server.access_audit`). An entry has no content: neither texts nor
-files, only a digest of what it was derived from.
+With the setting `audit`, the log also contains who sent a message or a cancel, and from which address, and the access
+log of the store contains requests that no task shows (`errands.server.access_audit`). An entry has no content, neither
+texts nor files, only a digest of the data that it was derived from.
 
 A chained file has one entry per line. Each line has the hash of the line before it and its own, so a line that was
-changed, removed or inserted is found, unless everything after it was made anew: keep the last hash somewhere else.
+changed, removed or inserted is found unless the rest of the file was rebuilt: keep the last hash somewhere else.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def read_log(engine: Engine, stored: StoredTask) -> LogSlice:
-    """Return the whole log of a task, as far as it is kept."""
+    """Return all events of a task that are kept."""
     events: list[Event] = []
     gap = False
     while (part := await engine.read(stored.task.id, stored.scope, events[-1].version if events else 0)).events:
@@ -150,7 +150,7 @@ def entry_of(access: AccessEntry) -> AuditEntry:
 
 
 def _facts(event: Event, scope: Scope, senders: dict[str, RequestOptions], worker: str) -> dict[str, Any]:
-    """Return what an event says beside its position; nothing for one that is part of another act."""
+    """Return the facts in an event, or an empty result if it is part of another act."""
     if event.kind == "record":
         return _record_facts(records.decode(event.data), worker)
     if event.kind == "cancel":
@@ -189,7 +189,7 @@ def _sent(message: Message, scope: Scope, senders: dict[str, RequestOptions]) ->
 
 
 def _record_facts(record: records.AnyRecord, worker: str) -> dict[str, Any]:
-    """Return the decisions and calls among the records of a run; nothing for the others."""
+    """Return the facts in a record of a decision or a call, or an empty result for other records."""
     if isinstance(record, records.Decided):
         detail = {"policy": record.policy, "action": record.action, "call": record.call or "", "detail": record.detail}
         return _decision(record.step, record.outcome, detail)

@@ -1,6 +1,6 @@
 """A policy as it is written and as it is compiled, and the rules of an agent.
 
-`errands.agents.policies` reads one from a file; `errands.policy.enforcement` enforces it.
+`errands.agents.manifests.loading` reads one from a file; `errands.policy.enforcement` enforces it.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class TurnOverseer(Overseer):
     def __init__(self, rules: Rules, turn: Turn) -> None:
         self.rules = rules
         self.turn = turn
-        # As they are now: the turn goes on with what the guardrails make of them.
+        # As they are now: the turn continues with what the guardrails make of them.
         self.stored, self.message, self.options = turn.stored, turn.message, turn.options
         #: By which records know the message of this turn.
         self.message_key = next(key for key, one in inputs(self.stored.task.history) if one is self.message)
@@ -159,7 +159,7 @@ class TurnOverseer(Overseer):
     ) -> Outcome:
         """Return what the steps decide about the subject, and record their decisions.
 
-        Raises `ReviewPendingError` while one of them waits. With the same `session` they go on where they stopped.
+        Raises `ReviewPendingError` while one of them waits. With the same `session` they continue where they stopped.
         """
         run = await self.run()
         session = session or Session(now=run.now())
@@ -192,7 +192,7 @@ class TurnOverseer(Overseer):
         logger.info("task %s: %s %s%s", run.task_id, decided.step, decided.outcome, policy)
 
     async def suspend(self, pending: ReviewPendingError) -> None:
-        """End the turn with the question of the review. The task goes on with the same message when it is answered."""
+        """End the turn with the question of the review. Once answered, the task continues with the same message."""
         run, call, subject = await self.run(), pending.call, pending.subject
         if run.awaited(pending.key) != call:
             hidden = subject if pending.held else None

@@ -13,7 +13,7 @@ from errands.policy.cel.session import Call, Session
 
 #: What made a call: the model (or the handler in its place), or a step or script, which take no turn.
 Caller = Literal["model", "step", "script"]
-#: Why a task was ended by its policy, or because it cannot go on.
+#: Why a task was ended by its policy, or because it cannot continue.
 Reason = Literal["limit_exceeded", "restricted", "errored"]
 
 
@@ -192,7 +192,7 @@ class Decided(_Fact, frozen=True, kw_only=True, tag="decided"):
 
 
 class Waiting(_Fact, frozen=True, kw_only=True, tag="waiting"):
-    """Steps wait for `call`, such as a review. With `session` they go on from there."""
+    """Steps wait for `call`, such as a review. With `session` they continue from there."""
 
     call: Call
     session: Session
@@ -215,7 +215,7 @@ class Answered(_Fact, frozen=True, kw_only=True, tag="answered"):
 
 
 class Ended(_Fact, frozen=True, kw_only=True, tag="ended"):
-    """The task was ended by its policy, or because it cannot go on."""
+    """The task was ended by its policy, or because it cannot continue."""
 
     reason: Reason
     detail: str = ""

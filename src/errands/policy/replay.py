@@ -1,4 +1,4 @@
-"""What a policy would have decided about a task that has run, for `errands policy test`. Nothing is executed."""
+"""Replays a task under a policy, for `errands policy test`: what would it have decided? Nothing is executed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     moment: str
     #: The name of the rule.
     step: str
-    #: As `Decided` has it, or `would ask USER`: then the replay goes on as if that user had approved.
+    #: As `Decided` has it, or `would ask USER`: then the replay continues as if that user had approved.
     outcome: str
     detail: str = ""
     #: What the rule of this name decided then; None when there was none.
@@ -65,7 +65,7 @@ class _Replay:
         #: Calls that began and are not over.
         self._under_way: set[str] = set()
         self.verdicts: list[RuleVerdict] = []
-        #: Whether the answer was checked when it was held back, so that it is not when it is given.
+        #: Whether the answer was checked when it was held back; then it is not checked again when it is given.
         self._held = False
         #: What policies decided then, in order, by the step or limit and the call that it was about, if any.
         self.decided: dict[tuple[str, str | None], list[str]] = {}

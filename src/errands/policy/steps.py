@@ -322,7 +322,7 @@ async def run_steps(
 ) -> Outcome:
     """Return what the steps decide. Raises `StepSuspended` while one of them waits.
 
-    What they wait for and what they decided is kept in the session: with the same session they go on at the step at
+    What they wait for and what they decided is kept in the session: with the same session they continue at the step at
     which they stopped, in this process or another.
     """
     run = _StepRun(steps.phase, subject, session, invoke, perform)

@@ -1,7 +1,7 @@
 """The archive: whole tasks as JSON lines, for moving them to another store. docs/cli.md has the format.
 
-A task is one line about its head, followed by one line for each event of its log. What is read is checked before it is
-passed on: every event must have its place in the log and be readable, and the log must lead to the state of the head.
+A task is one line about its head, followed by one line for each event of its log. Archives are checked while they are
+read: every event must be readable and in its place in the log, and the log must lead to the state of the head.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from errands.version import __version__
 #: The version of the format.
 FORMAT = 1
 
-#: Numbers that every kind of store can keep.
+#: The numbers that every kind of store can hold.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Version = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
@@ -85,7 +85,7 @@ class ArchivedHead(_Line, frozen=True, kw_only=True, omit_defaults=True, tag="ta
     cancel_requested: bool = False
     direct: bool = False
     asks: str = ""
-    #: The task of the protocol, where the events that are kept do not lead to it.
+    #: The task as A2A has it, if the events that are kept do not lead to it.
     snapshot: Task | None = None
     #: What the agent remembers of the conversation, in Base64.
     memory: bytes | None = None
@@ -170,7 +170,7 @@ def ending(tasks: int) -> bytes:
 
 
 async def archive_lines(engine: Engine, stored: log.StoredTask, *, with_memory: bool) -> list[bytes]:
-    """Return the lines of a task. Raises what reading its log raises, and `ValueError` if that cannot be read back."""
+    """Return the lines of a task. Raises errors of reading the log, and `ValueError` if they could not be imported."""
     if stored.damage:
         raise ValueError(stored.damage)
     kept = [event for event in (await read_log(engine, stored)).events if event.version <= stored.version]
@@ -212,7 +212,7 @@ async def archive_lines(engine: Engine, stored: log.StoredTask, *, with_memory: 
     )
     line = encode(archived)
     try:
-        # Numbers of a damaged head may be any: one task that cannot be read would end the import of all after it.
+        # A damaged head may contain any numbers, and one line that cannot be read would end the import.
         _check(_LINES.decode(line), lines, 0)
     except ArchiveError as error:
         raise ValueError(error.problem) from None
@@ -288,7 +288,7 @@ def _check(archived: AnyLine, lines: list[bytes], number: int) -> ArchivedTask:
     events = [_read_event(at, line, archived) for at, line in enumerate(lines, number + 1)]
     versions = [event.version for event in events]
     kept = [version for version in versions if version > archived.trimmed]
-    # Compared one by one: the numbers are those of a stranger, and a range of them may not fit into memory.
+    # Compared one by one: the numbers are not trusted, and a range of them may not fit into memory.
     is_whole = len(kept) == archived.version - archived.trimmed and all(map(eq, kept, count(archived.trimmed + 1)))
     if not is_whole or any(map(ge, versions, versions[1:])):
         raise ArchiveError(number, f"the log of task {archived.task_id} has gaps")

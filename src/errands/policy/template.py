@@ -90,7 +90,7 @@ def compile_binding(scope: NameScope, source: str) -> Template:
 
 
 def _expression(scope: NameScope, source: str, opening: int) -> tuple[Program, int]:
-    """Compile the expression in the braces that open here, and return where the text goes on."""
+    """Compile the expression in the braces that open here, and return where the text continues."""
     texts: list[str] = []
     depth = 1
     for token in tokens(source, opening + 1):

@@ -1,10 +1,10 @@
 """The timeline of a task: its log as spans of time that a person can read. A pure function of the log.
 
-A model call, a tool call or a review is one span, however many events it has; the pieces of an artifact are one span
-for each attempt. A timeline has at most `MAX_SPANS` spans: of a longer one the oldest are folded, those without a
-problem first, into one span for each lane that says how many they are.
+A model call, a tool call or a review is one span, regardless of its number of events; the pieces of an artifact are one
+span for each attempt. A timeline has at most `MAX_SPANS` spans: in a longer one, the oldest are folded, those without a
+problem first, into one span for each lane that counts them.
 
-Logs may be long, so a `TimelineFold` takes them in pieces and keeps no event.
+Logs may be long, so a `TimelineFold` takes them in pieces and does not keep events.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from errands.policy import records
 Lane = Literal["attempt", "model", "tool", "policy", "people", "output", "state", "message"]
 Outcome = Literal["ok", "failed", "refused", "asked", "waiting", "running", "info"]
 
-#: Spans of one timeline, folded ones included.
+#: The most spans of one timeline, including folded ones.
 MAX_SPANS = 400
-#: Characters of a text, and of JSON, that a span shows.
+#: The most characters of a text, and of JSON, that a span shows.
 SHOWN = 1000
 #: Characters of a title.
 TITLE = 160
 #: Bytes of all spans above which their details are cut further.
 MOST_BYTES = 2 * 2**20
-#: Attempts and children that a timeline names, the newest ones.
+#: The number of attempts and children that a timeline names, the newest ones.
 MAX_NAMED = 100
-#: Open calls, reviews and artifacts that are remembered, the newest ones.
+#: The number of open calls, reviews and artifacts that are remembered, the newest ones.
 _REMEMBERED = 1000
 _MORE = "more-"
 
@@ -86,7 +86,7 @@ class TimelineSpan(msgspec.Struct, kw_only=True, rename="camel"):
     attempt: int = 0
 
     def end(self, event: Event, outcome: Outcome, *, at: int | None = None, problem: bool = False) -> None:
-        """Note with which event it ended, and how."""
+        """End the span with an event and an outcome."""
         self.last = max(self.last, event.version)
         self.until = max(self.at, event.at if at is None else at)
         self.outcome, self.problem = outcome, self.problem or problem
@@ -121,19 +121,9 @@ class Timeline(msgspec.Struct, kw_only=True, rename="camel"):
     hidden: dict[str, int]
     #: The tasks to which it has delegated work.
     children: list[str]
-    #: What is not in the answer, and how much of it: `contents` that the reader may not see, `details` of spans that
-    #: are cut because all of them together are large.
+    #: What was left out, and how much of it: `contents` that the reader may not see, and `details` of spans that were
+    #: cut because all of them together are large.
     left_out: dict[str, int] = field(default_factory=dict)
-
-
-def timeline_of(stored: StoredTask, events: Iterable[Event], *, gap: bool = False, contents: bool = True) -> Timeline:
-    """Return the timeline of a task from events of its log, in their order.
-
-    Without `contents`, it has what happened when, but not what was said, passed to tools or decided about.
-    """
-    fold = TimelineFold(contents=contents)
-    fold.take(events)
-    return fold.timeline(stored, gap=gap)
 
 
 K = TypeVar("K")
@@ -141,7 +131,10 @@ V = TypeVar("V")
 
 
 class TimelineFold:
-    """Builds a timeline: `take` the events in their order, then ask for the `timeline`."""
+    """Builds a timeline: `take` the events in their order, then ask for the `timeline`.
+
+    Without `contents`, it shows what happened when, but not what was said, passed to tools or decided about.
+    """
 
     def __init__(self, *, contents: bool = True) -> None:
         self._contents = contents
@@ -195,7 +188,10 @@ class TimelineFold:
         if len(encode(spans)) > MOST_BYTES:
             left_out["details"] = len(spans)
             for span in spans:
-                span.detail = _shortened(span.detail)
+                calls = span.detail.pop("calls", None)
+                span.detail = {name: shown(value, TITLE) for name, value in span.detail.items()}
+                if calls is not None:
+                    span.detail["calls"] = [{"id": call["id"], "name": call["name"]} for call in calls[:5]]
         known = {span.id for span in spans}
         for span in spans:
             span.causes = [cause for cause in dict.fromkeys(span.causes) if cause in known][:MAX_NAMED]
@@ -247,7 +243,7 @@ class TimelineFold:
             if self._attempt is not None and self._attempt.until is None:
                 self._attempt.end(event, "failed" if is_lost else "info", problem=is_lost)
                 self._attempt.detail["end"] = before.end
-        # The name of a worker has that of its machine.
+        # The name of a worker contains that of its machine.
         worker = lease.worker[:TITLE] if self._contents else ""
         self._attempts.append(Attempt(attempt=lease.attempt, worker=worker, at=event.at, cause=lease.cause))
         del self._attempts[: -2 * MAX_NAMED]
@@ -258,9 +254,9 @@ class TimelineFold:
 
     def _status(self, event: Event, status: TaskStatus) -> None:
         state = status.state
-        text = "" if status.message is None else text_of(status.message.parts)
+        text = text_of(status.message.parts) if status.message is not None else ""
         if self._state is not None and self._state_of is state and state not in SETTLED_STATES:
-            # Progress: a task that works reports what it does.
+            # A progress report of a working task.
             self._state.last = event.version
             self._state.detail["updates"] = self._state.detail.get("updates", 0) + 1
             if text:
@@ -434,7 +430,7 @@ class TimelineFold:
         if before is not None and before.attempt != span.attempt:
             span.detail["repeats"] = before.id
             if before.until is None:
-                # The process that made it was lost: it is unknown whether the call was executed.
+                # The process that made the call was lost, so it is unknown whether the call was executed.
                 before.end(event, "info", problem=True)
                 before.detail["unknown"] = True
 
@@ -522,7 +518,7 @@ class TimelineFold:
     # Spans
 
     def _contents_of(self, **contents: Any) -> dict[str, Any]:
-        """Return contents as they are shown, or nothing if the reader may not see them."""
+        """Return contents as they are shown, or an empty result if the reader may not see them."""
         return {name: shown(value) for name, value in contents.items()} if self._contents else {}
 
     def _add(
@@ -541,8 +537,14 @@ class TimelineFold:
     ) -> TimelineSpan:
         at = event.at if at is None else at
         attempt = self._attempts[-1].attempt if number is None and self._attempts else number or 0
+        # The id is the same whenever the log is read. An event may lead to several spans.
+        if event.version != self._numbered:
+            self._numbered = event.version
+            self._numbers.clear()
+        self._numbers[lane] += 1
+        suffix = f"-{self._numbers[lane]}" if self._numbers[lane] > 1 else ""
         span = TimelineSpan(
-            id=self._new_id(event, lane),
+            id=f"{event.version}-{lane}{suffix}",
             lane=lane,
             first=event.version,
             last=event.version,
@@ -560,15 +562,6 @@ class TimelineFold:
             self._fold_oldest(MAX_SPANS)
         return span
 
-    def _new_id(self, event: Event, lane: Lane) -> str:
-        """Return an id that the same span has whenever the log is read: an event may lead to several."""
-        if event.version != self._numbered:
-            self._numbered = event.version
-            self._numbers.clear()
-        self._numbers[lane] += 1
-        number = self._numbers[lane]
-        return f"{event.version}-{lane}" if number == 1 else f"{event.version}-{lane}-{number}"
-
     def _fold_oldest(self, keep: int) -> None:
         """Fold spans until there are no more than `keep`: problems, attempts and open ones are folded last."""
         surplus = len(self._spans) - keep
@@ -581,30 +574,27 @@ class TimelineFold:
             return (span.until is None) + 2 * is_main + 4 * span.problem, index
 
         chosen = set(sorted(range(len(self._spans)), key=weight)[:surplus])
-        for index in sorted(chosen):
-            self._merge(self._spans[index])
+        for span in (self._spans[index] for index in sorted(chosen)):
+            until = span.at if span.until is None else span.until
+            more = self._folded.get(span.lane)
+            if more is None:
+                more = self._folded[span.lane] = TimelineSpan(
+                    id=f"{_MORE}{span.lane}",
+                    lane=span.lane,
+                    first=span.first,
+                    last=span.last,
+                    at=span.at,
+                    until=until,
+                    title="",
+                    detail={"count": 0, "problems": 0},
+                )
+            more.first, more.last = min(more.first, span.first), max(more.last, span.last)
+            more.at, more.until = min(more.at, span.at), max(more.until or 0, until)
+            more.detail["count"] += 1
+            more.detail["problems"] += span.problem
+            more.problem = more.problem or span.problem
+            more.title = f"{more.detail['count']} more"
         self._spans = [span for index, span in enumerate(self._spans) if index not in chosen]
-
-    def _merge(self, span: TimelineSpan) -> None:
-        until = span.at if span.until is None else span.until
-        more = self._folded.get(span.lane)
-        if more is None:
-            more = self._folded[span.lane] = TimelineSpan(
-                id=f"{_MORE}{span.lane}",
-                lane=span.lane,
-                first=span.first,
-                last=span.last,
-                at=span.at,
-                until=until,
-                title="",
-                detail={"count": 0, "problems": 0},
-            )
-        more.first, more.last = min(more.first, span.first), max(more.last, span.last)
-        more.at, more.until = min(more.at, span.at), max(more.until or 0, until)
-        more.detail["count"] += 1
-        more.detail["problems"] += span.problem
-        more.problem = more.problem or span.problem
-        more.title = f"{more.detail['count']} more"
 
 
 class _ArtifactText(msgspec.Struct, rename="camel", gc=False):
@@ -624,7 +614,7 @@ class _ArtifactUpdate(msgspec.Struct, rename="camel", gc=False):
 
 
 class _ArtifactEvent(msgspec.Struct, rename="camel", gc=False):
-    """What a timeline reads of an artifact event: there may be very many, and their contents are not shown."""
+    """The part of an artifact event that a timeline reads. There may be very many, and their contents are not shown."""
 
     artifact_update: _ArtifactUpdate
 
@@ -642,13 +632,6 @@ def shown(value: Any, most: int = SHOWN) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     return value if len(encode(value)) <= most else _text(value, most)
-
-
-def _shortened(detail: dict[str, Any]) -> dict[str, Any]:
-    short = {name: shown(value, TITLE) for name, value in detail.items() if name != "calls"}
-    if "calls" in detail:
-        short["calls"] = [{"id": call["id"], "name": call["name"]} for call in detail["calls"][:5]]
-    return short
 
 
 def _text(value: Any, most: int) -> str:

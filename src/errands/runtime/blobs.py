@@ -3,9 +3,9 @@
 A blob belongs to one task, or waits as an upload until a message of its owner uses it. In the log a part refers to it
 by a URL such as `errands-blob:TASK/NAME`; the bindings write an address of the server instead.
 
-Durable before it is referred to: a blob is complete on disk before the commit whose event names it. What a crash leaves
-without such an event goes with its task, or, if the task was never created, by `Blobs.sweep`. Content is kept with
-checksums of its pieces, and no piece is passed on without being compared with its own.
+A blob is durable before the commit whose event refers to it. If a crash comes in between, the blob is deleted with its
+task or, if the task was never created, by `Blobs.sweep`. Content is stored with checksums of its pieces, and each piece
+is compared with its checksum before it is passed on.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Content = TypeVar("Content", core.Task, core.Message, core.Artifact, core.StreamResponse)
 
-#: How a part in the log refers to a blob.
+#: The scheme of the URL by which a part in the log refers to a blob.
 SCHEME = "errands-blob:"
 #: Bytes that are read, checked and written at a time.
 PIECE = 512 * 1024
-#: Seconds that uploads are kept which no message uses.
+#: Seconds for which uploads that no message uses are kept.
 UPLOADS_KEPT = 24 * 3600.0
-#: Seconds for which a task must be missing before its blobs are deleted. The task may be about to be created, and a
-#: process that was started with the wrong store by mistake should not delete the blobs of another one.
+#: Seconds for which a task must be missing before its blobs are deleted: the task may be about to be created, and a
+#: process that was started with the wrong store should not delete the blobs of another one at once.
 ORPHANS_KEPT = 3600.0
-#: The number of groups that folders are in; one group is swept at a time.
+#: The number of groups of folders. One group is swept at a time.
 GROUPS = 16
 #: 192 random bits.
 NAME = re.compile(r"[0-9a-f]{48}")
 
 _THREADS = 8
-#: Folders whose tasks are remembered between sweeps.
+#: The number of folders whose tasks are remembered between sweeps.
 _MOST_OWNERS = 100_000
 _ABOUT = ".json"
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
-#: A version that no log reaches: reading after it only says whether there is such a task.
+#: A version that no log reaches: reading after it only checks that the task exists.
 NEVER = 2**53 - 1
 
 
@@ -73,18 +73,18 @@ class BlobNotFoundError(ErrandsError):
 
 
 class DamagedBlobError(StorageError):
-    """The content of a blob is not what was written."""
+    """The content of a blob differs from what was written."""
 
 
 class Blob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept about a blob beside its content."""
+    """The description of a blob, which is stored beside its content."""
 
     name: str
     scope: Scope
     #: "" for an upload that no message has used yet.
     task_id: str = ""
     size: int
-    #: In hexadecimal, as all checksums.
+    #: In hexadecimal, like all checksums.
     sha256: str
     #: The SHA-256 of each piece of `piece` bytes.
     pieces: list[str]
@@ -92,9 +92,9 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     media_type: str | None = None
     filename: str | None = None
     created_at: int
-    #: Whether a message has used the upload. It is kept nevertheless, in case the message is sent again.
+    #: Whether a message has used the upload. It is still kept, in case the message is sent again.
     is_used: bool = False
-    #: Whether the uploader only names its tenant. Its uploads for all tenants are in one folder and counted together.
+    #: Whether the uploader chooses its tenant freely: its uploads for all tenants are in one folder, counted together.
     names_tenant: bool = False
 
     @property
@@ -119,18 +119,18 @@ class BlobReference(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, url: str | None) -> BlobReference | None:
-        """Return what a URL refers to; None if it is not that of a blob."""
+        """Return the reference in a URL, or None if it is not the URL of a blob."""
         if url is None or not url.startswith(SCHEME):
             return None
         task_id, _, name = url.removeprefix(SCHEME).rpartition("/")
         return cls(unquote(task_id), name) if NAME.fullmatch(name) else None
 
 
-# Where the files are. All methods block, and are called in threads.
+# Buckets. All methods block, and are called in threads.
 
 
 class Unfinished(Protocol):
-    """A file that is being written. It can be read only after `commit`, and is durable then."""
+    """A file that is being written. It is durable, and can be read, only after `commit`."""
 
     def write(self, piece: bytes) -> object: ...
     def commit(self) -> None: ...
@@ -138,14 +138,14 @@ class Unfinished(Protocol):
 
 
 class FileFacts(NamedTuple):
-    """What a listing says about a file: its bytes, and the seconds since it was written."""
+    """A file in a listing: its bytes, and the seconds since it was written."""
 
     size: int
     age: float
 
 
 class Bucket(ABC):
-    """Files in folders: `FOLDER/NAME`. Missing files raise `FileNotFoundError`, other failures anything."""
+    """Files in folders: `FOLDER/NAME`. Missing files raise `FileNotFoundError`; other failures raise anything."""
 
     def open(self) -> None:  # noqa: B027 - most need nothing
         """Prepare the place."""
@@ -160,23 +160,23 @@ class Bucket(ABC):
 
     @abstractmethod
     def copy(self, folder: str, name: str, to_folder: str, to_name: str) -> None:
-        """Copy a file; durable when this returns."""
+        """Copy a file. The copy is durable when this returns."""
 
     @abstractmethod
     def folders(self, group: int) -> list[str]:
-        """Return the folders of one of the `GROUPS`: those whose names begin with its hexadecimal digit."""
+        """Return the folders of a group: those whose names begin with its hexadecimal digit."""
 
     @abstractmethod
     def files(self, folder: str) -> dict[str, FileFacts]:
-        """Return the files in a folder by name; nothing for a folder that does not exist."""
+        """Return the files in a folder by name. A folder that does not exist has none."""
 
     @abstractmethod
     def delete(self, folder: str, names: Iterable[str] | None = None) -> None:
-        """Delete these files, or all of the folder. An empty folder goes, too."""
+        """Delete these files, or all files of the folder. A folder that is then empty is deleted, too."""
 
 
 class DirectoryBucket(Bucket):
-    """Files below a directory of the server, readable by its user only."""
+    """Files below a directory of the server, readable only by its user."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -308,7 +308,7 @@ class FsspecBucket(Bucket):
     def files(self, folder: str) -> dict[str, FileFacts]:
         now, files = time.time(), {}
         for name, details in self._names(self._key(folder)).items():
-            # Each filesystem has another name for the time of writing; without any of them the file counts as new.
+            # Each filesystem has another name for the time of writing. A file without a time counts as new.
             times = (details.get(name) for name in ("LastModified", "mtime", "created"))
             written = next((at for at in times if isinstance(at, datetime.datetime)), None)
             age = 0.0 if written is None else now - written.timestamp()
@@ -344,15 +344,15 @@ class _UnfinishedObject:
     def discard(self) -> None:
         with suppress(Exception):  # what it has written is not visible
             self._file.discard()
-            self._file.closed = True  # else it would be written after all when it is collected as garbage
+            self._file.closed = True  # otherwise it would still be written when it is garbage-collected
 
 
-#: The filesystems of object stores: their module, class and extra, by the scheme of the URL.
+#: The filesystems of object stores by the scheme of the URL: module, class and extra.
 _FILESYSTEMS = {"s3": ("s3fs", "S3FileSystem", "s3"), "gs": ("gcsfs", "GCSFileSystem", "gcs")}
 
 
 def bucket_from_url(url: str) -> Bucket:
-    """Return the place that the setting `blobs` names. Raises `ConfigurationError`."""
+    """Return the bucket that the setting `blobs` names. Raises `ConfigurationError`."""
     parts = urlsplit(url)
     if parts.scheme in _FILESYSTEMS:
         if not parts.netloc or "@" in parts.netloc:
@@ -363,7 +363,7 @@ def bucket_from_url(url: str) -> Bucket:
             kind = getattr(importlib.import_module(module), name)
         except ImportError:
             raise ConfigurationError(f"blobs={url!r} needs an extra: pip install 'errands[{extra}]'") from None
-        # Nothing is cached, so that what other processes write is seen.
+        # Nothing is cached, so that files of other processes are seen.
         filesystem = kind(use_listings_cache=False, skip_instance_cache=True)
         return FsspecBucket(filesystem, f"{parts.netloc}{parts.path}")
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
@@ -386,16 +386,16 @@ class Blobs:
 
     def __init__(self, bucket: Bucket, clock: Clock, *, above: int, inline: int, orphans_kept: float = ORPHANS_KEPT):
         self.above = above
-        #: Bytes of files that a handler gets with its message, without asking for them.
+        #: Bytes of files that a handler gets together with its message.
         self.inline = inline
         self._bucket = bucket
         self._clock = clock
         self._orphans_kept = orphans_kept
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="errands-blobs")
         self._group = 0
-        #: The tasks whose blobs folders have, as far as they have been looked at.
+        #: The task of each folder that has been looked at, by folder.
         self._owners: dict[str, Blob] = {}
-        #: When folders were first seen without a task.
+        #: When the task of a folder was first missing, by folder.
         self._missing: dict[str, int] = {}
 
     async def __aenter__(self) -> Self:
@@ -426,7 +426,7 @@ class Blobs:
         most: int | None = None,
         names_tenant: bool = False,
     ) -> Blob:
-        """Keep a file for a task, or as an upload without one; it is durable when this returns.
+        """Store a file for a task, or as an upload without a task. It is durable when this returns.
 
         Raises `PayloadTooLargeError` as soon as there are more than `most` bytes.
         """
@@ -460,7 +460,7 @@ class Blobs:
             )
             await self._run(file.commit)
         except BaseException:
-            # Not awaited: the task may be canceled already.
+            # Not awaited, because this task may have been canceled.
             with suppress(RuntimeError):  # or the server has stopped
                 self._threads.submit(file.discard)
             raise
@@ -493,7 +493,7 @@ class Blobs:
         self._describe(_place(copied), copied)
 
     async def stow(self, content: Content, task_id: str, scope: Scope) -> Content:
-        """Return a message or an event of a task with its large files moved here.
+        """Return a message or an event of a task with its large files moved into blobs.
 
         Blobs of other tasks of the same owner, and uploads, are copied. Raises `BlobNotFoundError` for a reference to
         any other blob.
@@ -532,9 +532,8 @@ class Blobs:
     async def stored_bytes(self, engine: Engine, scope: Scope, reach: Reach = "scope") -> int:
         """Return about how many bytes the files of the scope's tasks, or of those within the reach, take.
 
-        Uploads have a bound of their own.
-
-        The cost grows with the number of tasks: for callers that ask rarely.
+        Uploads are not counted; they have a bound of their own. The cost grows with the number of tasks, so this is
+        only for callers that ask rarely.
         """
         token, size = "", 0
         while True:
@@ -547,7 +546,7 @@ class Blobs:
                 return size
 
     async def discard(self, stowed: core.Message, original: core.Message, scope: Scope) -> None:
-        """Delete what `stow` has kept of a message that was not accepted."""
+        """Delete what `stow` has stored for a message that was not accepted."""
         before = {part.url for part in original.parts}
         for part in stowed.parts:
             if part.url not in before and (reference := BlobReference.of(part.url)) is not None:
@@ -557,9 +556,9 @@ class Blobs:
     # Reading
 
     async def find(self, reference: BlobReference, scope: Scope) -> Blob:
-        """Return what is known about a blob. Raises `BlobNotFoundError`, also for one of another tenant or owner.
+        """Return the description of a blob. Raises `BlobNotFoundError`, also for one of another tenant or owner.
 
-        The agent may be another one: agents pass files on to those that they delegate to.
+        Agents may differ, because agents pass files on to the agents that they delegate to.
         """
         folders = [_folder(reference.task_id, scope, reference.name)]
         if not reference.task_id:
@@ -572,7 +571,7 @@ class Blobs:
             except FileNotFoundError:
                 continue
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise DamagedBlobError(f"what is known about blob {reference.name} cannot be read: {error}") from None
+                raise DamagedBlobError(f"the description of blob {reference.name} cannot be read: {error}") from None
         else:
             raise BlobNotFoundError(reference.name)
         owned = blob.scope[:2] == scope[:2]
@@ -581,12 +580,12 @@ class Blobs:
         return blob
 
     async def read(self, blob: Blob, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Yield a range of a blob in pieces, each checked. Raises `BlobNotFoundError` and `DamagedBlobError`."""
+        """Yield a range of a blob in pieces that are checked. Raises `BlobNotFoundError` and `DamagedBlobError`."""
         end = blob.size if end is None else min(end, blob.size)
         folder = _place(blob)
         for number in range(start // blob.piece, -(-end // blob.piece)):
             first = number * blob.piece
-            # Without a name, so that it is in memory only as long as the reader needs it.
+            # Not bound to a name, so that it is in memory only as long as the reader needs it.
             yield (await self._run(self._checked, folder, blob, number))[max(start - first, 0) : end - first]
 
     def _checked(self, folder: str, blob: Blob, number: int) -> bytes:
@@ -596,17 +595,17 @@ class Blobs:
         except FileNotFoundError:
             raise DamagedBlobError(f"the content of blob {blob.name} is gone") from None
         if hashlib.sha256(piece).hexdigest() != blob.pieces[number]:
-            raise DamagedBlobError(f"piece {number} of blob {blob.name} is not what was written")
+            raise DamagedBlobError(f"piece {number} of blob {blob.name} differs from what was written")
         return piece
 
     async def read_all(self, blob: Blob, start: int = 0, end: int | None = None) -> bytes:
-        """Return the same in one."""
+        """Return a range of a blob as a whole."""
         return b"".join([piece async for piece in self.read(blob, start, end)])
 
     async def fetch(self, messages: list[core.Message], scope: Scope, *, first: int) -> list[core.Message]:
-        """Return the messages with the bytes of their files, as they were sent, as far as `inline` bytes go.
+        """Return the messages with the bytes of their files as they were sent, up to `inline` bytes in all.
 
-        The message at `first` comes first, then the newest. Files that cannot be read stay references.
+        The message at `first` is filled first, then the newest. Files that cannot be read stay references.
         """
         left = self.inline
         found: dict[int, core.Part] = {}
@@ -631,7 +630,7 @@ class Blobs:
         return [with_parts(message, lambda part: found.get(id(part), part)) for message in messages]
 
     async def fingerprint(self, message: core.Message, scope: Scope) -> core.Message:
-        """Return a message with checksums in place of blobs: uploading a file again does not make it another message.
+        """Return a message with checksums in place of blobs, so that a file that was uploaded again is recognised.
 
         Raises `BlobNotFoundError`.
         """
@@ -643,9 +642,9 @@ class Blobs:
         return with_parts(message, lambda part: sums.get(id(part), part)) if sums else message
 
     async def waiting(self, scope: Scope, *, names_tenant: bool = False) -> tuple[int, int]:
-        """Return how many uploads of this scope no message has used, and their bytes.
+        """Return the number of uploads of this scope that no message has used, and their bytes.
 
-        With `names_tenant`, those that its owner has uploaded by naming any tenant.
+        With `names_tenant`, those that its owner has uploaded for any tenant.
         """
         files = await self._run(self._bucket.files, _folder("", scope, "", names_tenant=names_tenant))
         sizes = [facts.size for name, facts in files.items() if name + _ABOUT in files]
@@ -656,7 +655,7 @@ class Blobs:
     async def sweep(self, engine: Engine, groups: int = 1) -> None:
         """Delete the blobs of tasks that no longer exist, uploads that were not used, and what crashes have left.
 
-        Looks at the next `groups` of the folders, so that a sweep is never long. Any number of processes may do it.
+        Looks at the next `groups` groups of folders, so that a sweep is short. Any number of processes may do it.
         """
         for _ in range(groups):
             self._group = (self._group + 1) % GROUPS
@@ -686,7 +685,7 @@ class Blobs:
                 self._owners.pop(folder, None)
 
     async def _clear(self, folder: str, files: dict[str, FileFacts], blobs: list[Blob]) -> None:
-        """Delete uploads that have expired, and what belongs to no blob."""
+        """Delete uploads that have expired, and files that do not belong to a blob."""
         now = self._clock()
         known = {blob.name for blob in blobs}
         expired = {blob.name for blob in blobs if not blob.task_id and now - blob.created_at > UPLOADS_KEPT * 1000}
@@ -699,7 +698,7 @@ class Blobs:
             await self._run(self._bucket.delete, folder, unwanted)
 
     def _described(self, folder: str, files: Iterable[str]) -> Iterator[Blob]:
-        """Yield what is known about the blobs of a folder, without those that cannot be read."""
+        """Yield the descriptions of the blobs in a folder, without those that cannot be read."""
         for name in files:
             if name.endswith(_ABOUT):
                 with suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
@@ -709,7 +708,7 @@ class Blobs:
 def _folder(task_id: str, scope: Scope, name: str, *, is_used: bool = False, names_tenant: bool = False) -> str:
     """Return the folder of a blob: that of its task, or that of the uploads of its scope.
 
-    Uploads that were used are in folders of their own, so that those that wait can be counted.
+    Used uploads are in folders of their own, so that unused ones can be counted.
     """
     if task_id:
         key = ["task", task_id]
@@ -749,18 +748,18 @@ async def _in_pieces(content: bytes | AsyncIterator[bytes]) -> AsyncIterator[byt
 
 # Parts
 
-#: How an event in the log has a part that refers to a blob. In a text, the quotation marks would be escaped.
+#: A reference to a blob in an event of the log. In a text, the quotation marks would be escaped.
 _IN_LOG = b'"url":"' + SCHEME.encode()
 
 
 def blob_prefix(base_url: str, tenant: str) -> str:
-    """Return what the addresses of a tenant's blobs begin with, at a server with this address."""
+    """Return the beginning of the addresses of a tenant's blobs at a server with this address."""
     base = base_url.rstrip("/")
     return f"{base}/{quote(tenant, safe='')}/blobs/" if tenant else f"{base}/blobs/"
 
 
 def with_addresses(event: bytes, prefix: str) -> bytes:
-    """Return an event of the log as clients are shown it: with addresses, which begin with `prefix`, of its blobs."""
+    """Return an event of the log as clients see it: with the addresses of its blobs, which begin with `prefix`."""
     if _IN_LOG not in event:
         return event
     return event.replace(_IN_LOG, b'"url":"' + encode(prefix)[1:-1])
@@ -782,7 +781,7 @@ def parts_of(content: Any) -> Iterator[core.Part]:
 
 
 def with_parts(content: Content, change: Callable[[core.Part], core.Part]) -> Content:
-    """Return a copy with every part as `change` returns it; what has no part that changes is not copied."""
+    """Return a copy with `change` applied to every part. Objects whose parts do not change are not copied."""
     if all(change(part) is part for part in parts_of(content)):
         return content
     replace = msgspec.structs.replace

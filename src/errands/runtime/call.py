@@ -40,7 +40,7 @@ class CallContext(msgspec.Struct):
     extensions: list[str] = []
     #: For the worker; never stored, never logged.
     request_context: dict[str, Any] = {}
-    #: The version after which a subscriber wants to go on (`Last-Event-ID`).
+    #: The version after which a subscriber wants to continue (`Last-Event-ID`).
     last_event_id: int | None = None
     #: Whether a subscription is over when the task pauses, and not only when it has ended.
     ends_at_pause: bool = False

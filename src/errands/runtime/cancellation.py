@@ -1,4 +1,4 @@
-"""Canceling tasks: at once, by asking the process that runs them, or by running the worker once more."""
+"""Cancels tasks: at once, by asking the process that runs them, or by running the worker once more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from errands.runtime.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-#: Abandoned tasks that are looked for at a time.
+#: The number of abandoned tasks that are fetched at a time.
 _BATCH = 100
 
 
@@ -45,7 +45,7 @@ class Canceler:
 
         Raise `TaskNotFoundError`, and `TaskNotCancelableError` if it has ended.
         """
-        # An executor may be in a pause while it runs; it always ends the task.
+        # An executor may still run while its task is paused; it always ends the task.
         until = TERMINAL_STATES if self._handler.chooses_reply else SETTLED_STATES
         while True:
             stored = await call.load(self._engine, task_id)
@@ -67,7 +67,7 @@ class Canceler:
         self._pool.request_cancel(task_id)
         stored = await self._settled(stored, until)
         if self._handler.hears_cancel and stored.state not in TERMINAL_STATES and stored.head.worker:
-            # The holder has died, or does not react: a worker here takes its place, and the holder is fenced off.
+            # The holder has died or does not react. A worker here takes its place, and the holder is fenced off.
             with suppress(errors.ConcurrencyError, errors.TaskTerminalStateError):
                 await self._run_to_cancel(stored, call)
             stored = await self._settled(stored, TERMINAL_STATES)
@@ -83,7 +83,7 @@ class Canceler:
         return stored.task
 
     async def _settled(self, stored: StoredTask, until: frozenset[TaskState]) -> StoredTask:
-        """Return the task once it is in one of the states, or as it is when the worker has had its time."""
+        """Return the task once it is in one of the states, or as it is when the time of the worker is over."""
         grace = self._settings.cancel_force_timeout + 1.0
         return await self._engine.wait_for_state(stored.task.id, stored.scope, until, grace)
 
@@ -115,7 +115,7 @@ class Canceler:
         return task
 
     async def _request_cancel(self, stored: StoredTask, call: CallContext) -> None:
-        """Commit that a task which some process runs is to be canceled."""
+        """Commit a request to cancel a task that some process runs."""
         if stored.head.cancel_requested:
             return
         await self._journal.commit(
@@ -154,14 +154,14 @@ class Canceler:
                     ended += await self._end_if_expired(task_id, scope, now)
 
     async def _end_if_expired(self, task_id: str, scope: Scope, now: int) -> bool:
-        """End the task, or ask the process that runs it to do so, if it is still too late for it."""
+        """End the task, or ask the process that runs it to do so, if it is still late."""
         stored, expiry = await self._engine.load(task_id, scope), self._handler.expiry
-        # A paused task that a worker holds is not waiting, but has no more time than others.
+        # A paused task that a worker holds is not waiting, but its total time is limited, too.
         judge = expiry.judge if stored.head.due_at is None else expiry.judge_unfinished
         expired = None if stored.damage or stored.state in TERMINAL_STATES else judge(stored, now)
         if expired is None:
             return False
-        logger.info("task %s ends, because it is too late: %s", task_id, text_of(expired.message.parts))
+        logger.info("task %s has exceeded its time limit: %s", task_id, text_of(expired.message.parts))
         if stored.head.worker and (stored.head.due_at or 0) > now:
             await self._request_cancel(stored, CallContext(scope))
             self._pool.request_cancel(task_id)

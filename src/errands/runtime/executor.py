@@ -402,7 +402,7 @@ class AgentExecutor(ABC):
         These are either one `Message`, which is the whole answer, or a `Task` and any number of status and artifact
         updates. Before it returns it publishes a terminal state, or asks for something: after `INPUT_REQUIRED` it
         returns and is called again with the user's answer; after `AUTH_REQUIRED` it may return in the same way, or
-        wait for an authentication that happens elsewhere and go on. Once it has returned, the queue is closed.
+        wait for an authentication that happens elsewhere and continue. Once it has returned, the queue is closed.
 
         A cancel raises `asyncio.CancelledError` here, and then `cancel` is called.
         """

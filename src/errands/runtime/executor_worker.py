@@ -283,7 +283,7 @@ class TurnQueue(EventQueue):
             await self._turn.catch_up()
 
     async def _after_pause(self) -> None:
-        """Make the last pause durable before the task goes on, so that clients see it."""
+        """Make the last pause durable before the task continues, so that clients see it."""
         if self.pause is not None:
             self.pause = None
             await self._turn.catch_up()

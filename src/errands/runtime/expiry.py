@@ -1,4 +1,4 @@
-"""How tasks end that take too long, have waited too long for an answer, or have become too old."""
+"""The time limits of tasks: how long they take, how long they wait for an answer, and how old they become."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
 class Expired(msgspec.Struct, frozen=True):
-    """How a task ends that has not ended, or was not answered, in time."""
+    """The end of a task that was not finished, or not answered, in time."""
 
     state: TaskState
     message: Message
@@ -24,7 +24,7 @@ class Expired(msgspec.Struct, frozen=True):
 
 
 class Moments(NamedTuple):
-    """The times since which tasks are in time, in milliseconds; -1 without a bound. See `Storage.abandoned`."""
+    """Tasks before these times are late. In milliseconds; -1 without a bound. See `Storage.abandoned`."""
 
     paused_by: int
     created_by: int
@@ -32,7 +32,7 @@ class Moments(NamedTuple):
 
 
 class Expiry:
-    """The bounds on the tasks of one agent: how long they take, how long they wait, and how old they become."""
+    """The time limits of the tasks of one agent."""
 
     def __init__(self, task_timeout: float | None, paused_timeout: float | None, oversight: Oversight | None) -> None:
         self._task_timeout = task_timeout
@@ -50,7 +50,7 @@ class Expiry:
         )
 
     def judge(self, stored: StoredTask, now: int) -> Expired | None:
-        """Return how the task ends, or None while it may go on."""
+        """Return how the task ends, or None while it may continue."""
         if (unfinished := self.judge_unfinished(stored, now)) is not None:
             return unfinished
         head = stored.head
@@ -65,7 +65,7 @@ class Expiry:
         return None
 
     def judge_unfinished(self, stored: StoredTask, now: int) -> Expired | None:
-        """Return how a task in any live state ends that has taken too long since it was created, else None."""
+        """Return how a task ends whose total time is used up, in any live state, else None."""
         if self._task_timeout is None or now - stored.head.created_at < self._task_timeout * 1000:
             return None
         text = f"The task was not finished within {_words(self._task_timeout)}."
@@ -73,7 +73,7 @@ class Expiry:
 
 
 def expiry_message(stored: StoredTask, text: str, reason: str) -> Message:
-    """Return the message of the agent with which an expired task ends."""
+    """Return the last message of an expired task."""
     task = stored.task
     return Message(
         message_id=new_id(),

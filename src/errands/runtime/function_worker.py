@@ -11,8 +11,8 @@ import msgspec
 
 from errands.errors import ConfigurationError
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
-from errands.runtime.blocking import BlockingTaskContext
 from errands.runtime.context import TaskContext, read_as
+from errands.runtime.handler import BlockingTaskContext
 from errands.runtime.worker import Worker
 
 Function = Callable[..., Any]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import logging
 import secrets
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 from errands import errors, tracing
 from errands.model.core import CANCELED, FAILED, INPUT_REQUIRED, Part
-from errands.runtime.blocking import BlockingTaskContext
 from errands.runtime.context import InvalidAnswerError, TaskContext
 from errands.runtime.expiry import Expiry
 from errands.runtime.journal import Journal
@@ -93,7 +93,7 @@ class Handler:
             with span.active():
                 goes_on = await self.run(turn)
         except (errors.TaskTerminalStateError, errors.DamagedTaskError) as error:
-            # No other process goes on with it.
+            # No other process continues with it.
             span.fail(type(error).__name__, is_fault=isinstance(error, errors.DamagedTaskError))
             span.end()
             raise
@@ -105,7 +105,7 @@ class Handler:
         return goes_on
 
     async def run(self, turn: Turn) -> bool:
-        """Run one turn, and return whether the task goes on with another message that was waiting."""
+        """Run one turn, and return whether the task continues with another message that was waiting."""
         if turn.attempt > 1 and turn.tries > 1 and not turn.is_cancelled:
             fails = self._worker.on_interrupted == "fail"
             if fails or turn.tries > self._max_attempts:
@@ -219,3 +219,46 @@ async def _ask_again(turn: Turn, error: InvalidAnswerError) -> None:
     if question is not None:
         parts += [part for part in question.parts if not (part.text or "").startswith(_MISFIT)]
     await turn.end(INPUT_REQUIRED, message=turn.agent_message(parts))
+
+
+# Handlers that are plain functions
+
+
+class Blocking:
+    """An object for one thread: its coroutine methods block, and `with` takes the place of `async with`."""
+
+    def __init__(self, wrapped: Any, loop: asyncio.AbstractEventLoop) -> None:
+        vars(self).update(_wrapped=wrapped, _loop=loop)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._wrapped, name)
+        return functools.partial(self._call, value) if inspect.iscoroutinefunction(value) else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._wrapped, name, value)
+
+    def __enter__(self) -> Self:
+        self._call(self._wrapped.__aenter__)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._call(self._wrapped.__aexit__, *error)
+
+    def _call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(method(*args, **kwargs), self._loop).result()
+
+
+class BlockingTaskContext(Blocking):
+    """The context for handlers that are plain functions: a `TaskContext` for one thread, with blocking methods.
+
+    Each call runs in the event loop, and only the thread waits for it.
+    """
+
+    def __init__(self, ctx: TaskContext, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(ctx, loop)
+
+    def artifact(self, *args: Any, **kwargs: Any) -> Blocking:
+        return Blocking(self._wrapped.artifact(*args, **kwargs), self._loop)
+
+    def capability(self, *args: Any, **kwargs: Any) -> Blocking:
+        return Blocking(self._wrapped.capability(*args, **kwargs), self._loop)

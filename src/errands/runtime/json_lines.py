@@ -19,7 +19,7 @@ current_task: ContextVar[str] = ContextVar("errands_task", default="")
 
 def _current_trace() -> str:
     ids = tracing.current_ids()
-    return "" if ids is None else ids[0]
+    return ids[0] if ids is not None else ""
 
 
 #: Fields that a line has if they are known: from `extra=` of the call, or else from these functions.

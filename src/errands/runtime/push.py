@@ -1,14 +1,14 @@
 """Push notifications: webhooks that clients register for a task, and the sender that calls them.
 
-Nothing here is in the path of a commit. The commit makes the entries of a task's webhooks due in the store
-(`errands.engines.base.Outbox`); the sender leases due entries, reads from the log what was not delivered yet, and posts
-one event after the other. So every event arrives at least once and in order, whichever process dies in between; one
-that is sent again has the same id.
+Commits do not wait for deliveries. A commit makes the entries of a task's webhooks due in the store
+(`errands.engines.base.Outbox`); the sender leases due entries, reads the events that were not delivered yet from the
+log, and posts them one after the other. So every event arrives at least once and in order, even if a process dies in
+between. An event that is sent again has the same id.
 
-A webhook that fails is tried again after a growing pause, and given up after `push_give_up_after`. A host that keeps
-failing is left alone for a while (a circuit breaker). A host has no more than `push_concurrency_per_host` requests at a
-time, and one until it has answered, so it does not hold up others. Connections go through the outbound guard, and
-redirects are not followed.
+A delivery that fails is tried again after growing pauses, and the webhook is given up after `push_give_up_after`. A
+host that keeps failing gets no requests for a while (a circuit breaker). A host has at most `push_concurrency_per_host`
+requests at a time, and only one until it has answered, so it does not hold up others. Connections go through the
+outbound guard, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -48,31 +48,31 @@ logger = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder(core.StreamResponse).decode
 _decode_options = msgspec.json.Decoder(RequestOptions).decode
 
-#: Characters of the parts of a config.
+#: The most characters of an id, a URL and a secret of a config.
 MAX_ID, MAX_URL, MAX_SECRET = 200, 2000, 4000
-#: Seconds for which a sender that was woken waits for more: the events of a turn often come together.
+#: Seconds for which a sender waits for more events after it was woken: those of a turn often come together.
 GATHER = 0.01
 #: Seconds before a failed delivery is tried again: after the first failure, and at most. Each pause is up to twice as
-#: long as the one before, and a random part of it is left out, so that webhooks do not all come back at once.
+#: long as the one before, less a random part, so that webhooks are not all tried again at once.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 900.0
-#: Failures in a row after which a host is left alone, and for how many seconds: at first, and at most.
+#: Failures in a row after which a host gets no requests, and for how many seconds: at first, and at most.
 BREAK_AFTER, FIRST_BREAK, LONGEST_BREAK = 5, 5.0, 300.0
-#: Seconds after which an answer is late: then its host is treated like one that failed, until it answers sooner.
+#: Seconds after which an answer is late. Its host is then treated like one that failed until it answers sooner.
 LATE = 1.0
-#: Tasks whose traces are remembered.
+#: The number of tasks whose traces are remembered.
 MAX_TRACED = 10_000
-#: Hosts that are remembered because they failed or were late, and because they answered in time.
+#: The number of hosts that are remembered because they failed or were late, or because they answered in time.
 MAX_CIRCUITS = 10_000
 
 _CONTROL = re.compile(r"[^\x21-\x7e]|\\")
-#: Without spaces at the ends, which no header can have.
+#: Without spaces at the ends, which a header cannot have.
 _HEADER = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
 _SCHEME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 def push_guard(settings: Settings) -> Outbound:
     """Return the guard for webhooks. It has a setting of its own, because clients choose these addresses."""
-    # A lookup goes on when its request is given up.
+    # A lookup continues after its request was given up.
     resolve = resolver(2 * max(settings.push_concurrency, 1))
     return Outbound.from_setting(settings.push_allow, f"{ENV_PREFIX}PUSH_ALLOW", resolve=resolve)
 
@@ -85,8 +85,8 @@ def read_config(
 ) -> PushConfig:
     """Return a client's config as it is stored; without an id it gets the task's, as in the official SDK.
 
-    Raises `InvalidParamsError` for an address that may not be called, and for values that no header can have. `field`
-    is where the config is in the request.
+    Raises `InvalidParamsError` for an address that may not be called, and for values that a header cannot have. `field`
+    is the place of the config in the request.
     """
 
     def wrong(name: str, message: str) -> InvalidParamsError:
@@ -98,9 +98,9 @@ def read_config(
     if len(config.url) > MAX_URL or _CONTROL.search(config.url):
         raise wrong("url", f"a webhook's url has at most {MAX_URL} ASCII characters, without spaces and backslashes")
     try:
-        # The same parser that the request is made with: two may disagree about the host.
+        # The parser that the request is made with, because two parsers may disagree about the host.
         url = httpx.URL(config.url)
-        host = url.host  # raises for a name that begins with xn-- and means nothing
+        host = url.host  # raises for an invalid name that begins with xn--
         port = url.port if url.port is not None else 443 if url.scheme == "https" else 80
         if not 0 < port <= 65_535:
             raise ValueError("a port is 1 to 65535")
@@ -147,7 +147,7 @@ def shown_config(config: PushConfig, task_id: str) -> requests.TaskPushNotificat
 
 
 class _Circuit:
-    """The failures of one host in a row, and until when it is left alone."""
+    """The failures of one host in a row, and the time until which it gets no requests."""
 
     def __init__(self) -> None:
         self.failures = 0
@@ -155,7 +155,7 @@ class _Circuit:
 
 
 class PushSender:
-    """Delivers the notifications of one agent's tasks. An async context manager: leaving it ends the sending."""
+    """Delivers the notifications of one agent's tasks while its context is open."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class PushSender:
         self._agent = agent
         self._settings = settings
         self._client = WebhookClient(guard, settings.push_timeout, settings.push_secret, jwt_signer)
-        #: Milliseconds of a lease. When a request begins, the lease lasts for longer than the request may take.
+        #: Milliseconds of a lease. A request only begins while the lease lasts longer than the request may take.
         self._lease = int(3000 * settings.push_timeout)
         self._give_up_after = int(settings.push_give_up_after * 1000)
         self._wake = asyncio.Event()
@@ -200,31 +200,24 @@ class PushSender:
 
     async def _run(self) -> None:
         while True:
+            self._wake.clear()
             try:
-                await self._start_due()
+                # As many entries as there is room for.
+                if (limit := self._settings.push_concurrency - len(self._running)) > 0:
+                    until = self._engine.clock() + self._lease
+                    for entry in await self._engine.claim_deliveries(self._agent, limit, self._room(), until):
+                        self._busy[entry.config.host] += 1
+                        delivery = asyncio.create_task(self._deliver(entry), name="errands-push-delivery")
+                        self._running.add(delivery)
+                        delivery.add_done_callback(partial(self._delivered, entry.config.host))
             except ErrandsError as error:
-                logger.warning("due push notifications could not be claimed and will be later: %s", error)
+                logger.warning("due push notifications could not be claimed; trying again later: %s", error)
             except Exception:
                 logger.exception("claiming due push notifications failed")
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.poll_interval):
                     await self._wake.wait()
             await asyncio.sleep(GATHER)
-
-    async def _start_due(self) -> None:
-        """Lease due entries, as many as there is room for, and begin to deliver them."""
-        self._wake.clear()
-        limit = self._settings.push_concurrency - len(self._running)
-        if limit <= 0:
-            return
-        until = self._engine.clock() + self._lease
-        entries = await self._engine.claim_deliveries(self._agent, limit, self._room(), until)
-        for entry in entries:
-            host = entry.config.host
-            self._busy[host] += 1
-            delivery = asyncio.create_task(self._deliver(entry), name="errands-push-delivery")
-            self._running.add(delivery)
-            delivery.add_done_callback(partial(self._delivered, host))
 
     def _delivered(self, host: str, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -236,7 +229,7 @@ class PushSender:
     # One entry
 
     async def _deliver(self, entry: OutboxEntry) -> None:
-        """Send a piece of the log after the entry's position, and note how far that went."""
+        """Send some of the events after the entry's position, and store the new position."""
         current_task.set(entry.task_id)
         position, attempts = entry.delivered, entry.attempts
         until = entry.due_at or 0
@@ -264,13 +257,13 @@ class PushSender:
         except TaskNotFoundError:
             return  # deleted, and the entry with it
         except asyncio.CancelledError:
-            # The server stops: another process, or the next one, goes on at once.
+            # The server stops. Another process, or the next one, continues at once.
             with suppress(ErrandsError):
                 await self._settle(entry, position, due_at=self._engine.clock())
             raise
         except ErrandsError as error:
-            # Its lease expires, and then it is tried again.
-            logger.warning("push notifications of task %s are put off: %s", entry.task_id, error)
+            # It is tried again when its lease has expired.
+            logger.warning("push notifications of task %s are postponed: %s", entry.task_id, error)
         except Exception as error:
             logger.exception("push notifications of task %s could not be prepared", entry.task_id)
             await self._fail(entry, position, attempts, DeliveryError(f"{type(error).__name__} in this server"))
@@ -297,9 +290,9 @@ class PushSender:
             span.end()
 
     async def _read(self, entry: OutboxEntry, after: int) -> tuple[list[PushNotification], int]:
-        """Return what to send after a version, and how far that goes.
+        """Return the notifications to send after a version, and the version that they lead to.
 
-        In 0.3 a notification is the whole task, so one tells all that has happened; the same if events are gone.
+        In 0.3 a notification is the whole task, so a single one is enough. The same holds if events are gone.
         """
         events, gap = await self._engine.read(entry.task_id, entry.scope, after)
         last = events[-1].version if events else after
@@ -339,7 +332,7 @@ class PushSender:
         pause = min(FIRST_PAUSE * 2.0 ** min(attempts, 30), LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311
         if self._figures is not None:
             self._figures.attempted_delivery("dead" if dead else "failed")
-        # One line for a webhook that is given up. Clients could fill the log with those that are tried again.
+        # Only a webhook that is given up is logged as a warning: clients could fill the log with failed tries.
         log = logger.error if dead else logger.debug
         log(
             "the webhook %s of task %s at %s %s: %s",
@@ -366,7 +359,7 @@ class PushSender:
     # The circuit breaker
 
     def _succeeded(self, host: str, seconds: float) -> None:
-        """Allow a host one request more at a time, or only one if its answer took too long."""
+        """Allow a host one more request at a time, or only a single one if its answer took too long."""
         if seconds > LATE:
             self._proven.pop(host, None)
             circuit = self._circuits.setdefault(host, _Circuit())
@@ -394,11 +387,11 @@ class PushSender:
         self._forget_oldest()
 
     def _room(self) -> Callable[[str], int]:
-        """Return the function that says how many requests a host may have now beside those that it has.
+        """Return a function that says how many more requests a host may have now.
 
-        A host that has not answered yet, or not in time the last time, has one at a time, and one more with each answer
-        that comes in time. All hosts with one together have half of the requests, and those that failed or were late
-        half of that: hosts that hang or answer slowly hold up neither those that work nor new ones.
+        A host that has not answered yet, or whose last answer was late, has one request at a time, and one more for
+        each answer in time. All hosts with a single request share half of the requests, and those that failed or were
+        late share half of that half. So slow hosts hold up neither working hosts nor new ones.
         """
         now = asyncio.get_running_loop().time()
         unproven = [host for host in self._busy if host not in self._proven]
@@ -424,7 +417,7 @@ class PushSender:
 
 
 class EventTraces:
-    """Finds the trace of each event, which is that of the message its turn handles. Remembers how far it has read."""
+    """Finds the trace of each event: that of the message that its turn handles. It remembers how far it has read."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

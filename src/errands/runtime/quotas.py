@@ -1,7 +1,7 @@
 """What one caller may use: requests per second, open streams, tasks that have not ended, and bytes in the store.
 
-Requests and streams are counted in this process. Tasks and bytes are counted by the store, for all processes, which is
-asked at intervals: nothing is written for it.
+Requests and streams are counted in this process. Tasks and bytes are counted by the store for all processes. The store
+is asked at intervals, and nothing is written for this.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from errands.runtime.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-#: The tenant and owner that authentication has named, or the address of a caller without a name.
+#: The authenticated tenant and owner, or the address of a caller without a name.
 CallerKey = tuple[str, str] | str
 
-#: Callers that are remembered, the latest ones. A caller that is forgotten begins with nothing used.
+#: The number of callers that are remembered, the latest ones. A forgotten caller starts with nothing used.
 MAX_CALLERS = 10_000
 #: Seconds between two warnings about the same setting.
 _WARN_EVERY = 60.0
-#: Seconds for which the store's answer holds, and how many times as long as the answer took.
+#: For how long the store's answer is used: in seconds, and as a multiple of the time that the answer took.
 _TASKS_FRESH, _TASKS_REST = 1, 20
 _BYTES_FRESH, _BYTES_REST = 60, 100
 
@@ -56,7 +56,7 @@ def remember(known: dict[K, V], key: K, value: V) -> None:
 
 
 class Refusals:
-    """Logs that callers are refused because of one setting, at most once a minute."""
+    """Logs that a setting has callers refused, at most once a minute."""
 
     def __init__(self, setting: str) -> None:
         self._setting = setting
@@ -67,7 +67,7 @@ class Refusals:
         now = time.monotonic()
         if now - self._warned_at >= _WARN_EVERY:
             self._warned_at = now
-            logger.warning("requests of caller %r are refused, because %s allows no more", caller, self._setting)
+            logger.warning("requests of caller %r are refused: the limit of %s is reached", caller, self._setting)
 
 
 class RequestRate:
@@ -92,13 +92,13 @@ class RequestRate:
         return full_at
 
     def _look(self, caller: CallerKey) -> tuple[float, float]:
-        """Return when the bucket of the caller will be full, and in how many seconds it has something."""
+        """Return when the bucket of the caller will be full, and in how many seconds it is no longer empty."""
         now = self._clock()
         full_at = max(self._full_at.get(caller, now), now)
         return full_at, full_at - now - (self._burst - 1) * self._interval
 
     def admits(self, caller: CallerKey) -> bool:
-        """Count a request if the bucket of the caller has something; return whether it has."""
+        """Count a request unless the bucket of the caller is empty; return whether it was counted."""
         full_at, wait = self._look(caller)
         if wait > 1e-9:
             return False
@@ -108,7 +108,7 @@ class RequestRate:
     def take(self, caller: CallerKey, weight: int = 1) -> None:
         """Count a request as `weight` of them. Raise `TooManyRequestsError` if the bucket of the caller is empty.
 
-        A request of any weight is admitted while something is in the bucket, which may owe the rest then.
+        A request of any weight is admitted unless the bucket is empty; the bucket may go below zero.
         """
         remember(self._full_at, caller, self.check(caller) + weight * self._interval)
 
@@ -142,12 +142,12 @@ class OpenStreams:
 
 
 class _Usage(msgspec.Struct):
-    """What a scope, or all within a reach, uses: the store's last answer, and what this process has added since."""
+    """The usage of a scope, or of a reach: the store's last answer, and what this process has added since."""
 
     used: int = 0
-    #: What is being added: the store may know it already or not.
+    #: The amount that is being added; the store may or may not count it already.
     under_way: int = 0
-    #: Whether the store's last answer leaves no room for the request that asked.
+    #: Whether the request that asked did not fit, by the store's last answer.
     is_full: bool = False
     #: When the answer is too old, in milliseconds.
     fresh_until: float = -math.inf
@@ -158,9 +158,9 @@ class _Usage(msgspec.Struct):
 class StoreQuota:
     """A bound on what the tasks of a scope use in the store.
 
-    The store is asked when its last answer is `fresh` seconds old, or `rest` times as old as the answer took. With
-    `waits`, a request waits for the answer, and the store is also asked when what was added here since would exceed the
-    bound, because it may have become less. Otherwise the answer counts for later requests.
+    The store is asked again when its last answer is `fresh` seconds old, or `rest` times as old as the answer took.
+    With `waits`, a request waits for the answer, and the store is also asked when the bound would be exceeded by what
+    was added here since, because the usage may have gone down. Otherwise the answer counts for later requests.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class StoreQuota:
         self._background: set[asyncio.Task[None]] = set()
 
     async def take(self, scope: Scope, reach: Reach, amount: int) -> Callable[[], None]:
-        """Count what is about to be added, and return what to call when it is in the store or has failed.
+        """Count an amount that is about to be added, and return a function to call when it is stored or has failed.
 
         Raise a `QuotaError` if there is no room for it.
         """
@@ -223,16 +223,16 @@ class StoreQuota:
             try:
                 answer = await self._ask(scope, reach)
             except StorageError as error:
-                logger.warning("the store did not say what %r uses, so its last answer holds: %s", scope[:2], error)
+                logger.warning("the store did not say what %r uses, so its last answer is used: %s", scope[:2], error)
             else:
-                # What was added meanwhile may be in the answer or not.
+                # The answer may or may not contain what was added meanwhile.
                 usage.used += answer - before
             usage.is_full = usage.used + amount > self._most
             usage.fresh_until = self._clock() + max(self._fresh, self._rest * (time.monotonic() - began))
 
 
 class StoreQuotas:
-    """The quotas of what a message adds to the store."""
+    """The quotas for what a message adds to the store."""
 
     def __init__(self, engine: Engine, settings: Settings, blobs: Blobs | None = None) -> None:
         self._tasks = self._bytes = None
@@ -277,7 +277,7 @@ class StoreQuotas:
         """Count a message that is about to be committed, or the bytes of its files that are about to be stored.
 
         A caller who only names a tenant could name another one each time, so its tasks in all tenants are counted.
-        Return what to call then. Raise a `QuotaError`.
+        Return a function to call then. Raise a `QuotaError`.
         """
         reach: Reach = "owner" if names_tenant else "scope"
         scope = change.scope._replace(tenant="") if names_tenant else change.scope
@@ -291,7 +291,7 @@ class StoreQuotas:
 
 
 def store_quotas(engine: Engine, settings: Settings, blobs: Blobs | None = None) -> StoreQuotas | None:
-    """Return the quotas that the settings name, None without any."""
+    """Return the quotas that are set, or None if none is."""
     if settings.caller_max_tasks is None and settings.caller_max_bytes is None:
         return None
     return StoreQuotas(engine, settings, blobs)

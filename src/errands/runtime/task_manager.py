@@ -52,7 +52,7 @@ class TaskManager:
         self._streams = Streams(self._engine, settings.keep_alive)
 
     async def scope_of(self, task_id: str) -> log.Scope | None:
-        """Return the scope of a task of any owner, None if there is no such task: for callers who may see all."""
+        """Return the scope of a task of any owner, None if it does not exist: for callers who may see all."""
         try:
             return (await self._engine.load(task_id, None)).scope
         except errors.TaskNotFoundError:

@@ -1,8 +1,8 @@
 """One notification to one webhook: the request with its signature, and a small HTTP/1.1 client that posts it.
 
-A server that delivers many notifications does so on the event loop that answers its clients, and httpx would take most
-of the time of a delivery. Here httptools parses, as in `errands serve`. Connections go through the outbound guard,
-redirects are not followed, and of a response only the status counts.
+Notifications are delivered on the event loop that answers clients, and httpx would take most of the time of a
+delivery. Here httptools parses responses, as it parses requests in `errands serve`. Connections go through the outbound
+guard, redirects are not followed, and only the status of a response counts.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from errands.outbound import Outbound, OutboundError, retry_after
 from errands.version import __version__
 from errands.wire.v0_3_card import VERSION as V0_3
 
-#: Bytes of a response that are read; webhooks have nothing to say beyond their status.
+#: Bytes of a response that are read, because only its status counts.
 MAX_RESPONSE = 64 * 1024
 #: Seconds for which a JWT about a notification is valid.
 JWT_LIFETIME = 300
-#: Connections that are kept for the next request, those used last, and for how many seconds.
+#: The number of connections that are kept open for the next request, the latest ones, and for how many seconds.
 MAX_IDLE, KEEP_IDLE = 100, 5.0
 
-#: A header whose value has no space at its ends: the receiver would not see it.
+#: A header whose value has no spaces at its ends, because the receiver would not see them.
 _LINE = re.compile(r"[A-Za-z0-9-]+: [\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 
 
 class PushNotification(NamedTuple):
-    """What one request says: the body, and the version of the log up to which it informs."""
+    """The content of one request: its body, and the version of the log that the receiver knows with it."""
 
     version: int
     body: bytes
-    #: The place in a trace that it belongs to.
+    #: Its place in a trace.
     trace: tracing.TraceContext | None = None
 
 
 class DeliveryError(Exception):
-    """A delivery failed. The message is for operators and has neither the URL nor a secret in it."""
+    """A delivery failed. The message is for operators, and contains neither the URL nor a secret."""
 
     def __init__(self, message: str, *, retry_after: float = 0.0, is_final: bool = False) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class DeliveryError(Exception):
 
 
 def delivery_id(task_id: str, config_id: str, version: int) -> str:
-    """Return the id of a notification: the same however often and by whichever process it is sent."""
+    """Return the id of a notification. It is the same whenever it is sent again, by any process."""
     name = f"{len(task_id)}:{task_id}{config_id}:{version}"
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -90,7 +90,7 @@ class JWTSigner(NamedTuple):
             "jti": name,
             "iat": now // 1000,
             "exp": now // 1000 + JWT_LIFETIME,
-            # As the receivers in the samples of the A2A project expect it.
+            # The claim that the receivers in the samples of the A2A project expect.
             "request_body_sha256": hashlib.sha256(body).hexdigest(),
         }
         return self.token(claims)
@@ -108,7 +108,7 @@ class _Target(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _target(url: str) -> _Target:
-    # The parser that the URL was checked with: two may disagree about the host.
+    # The parser that the URL was checked with, because two parsers may disagree about the host.
     parsed = httpx.URL(url)
     has_tls = parsed.scheme == "https"
     port = parsed.port if parsed.port is not None else 443 if has_tls else 80
@@ -128,7 +128,7 @@ class WebhookClient:
         self._jwt_signer = jwt_signer
         #: Connections that wait for another request, with the timers that close them.
         self._idle: dict[_WebhookConnection, asyncio.TimerHandle] = {}
-        #: The same by host, the last used at the end.
+        #: The same by host, the one that was used last at the end.
         self._idle_at: dict[tuple[bool, str, int], list[_WebhookConnection]] = {}
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class WebhookClient:
         """Send a request and return the answer."""
         origin = target[:3]
         if (connection := self._idle_connection(origin)) is not None:
-            # The host may have closed it just now. Over a new one the request has the same delivery id.
+            # The host may just have closed it. The request is then sent over a new one, with the same delivery id.
             with suppress(ConnectionError):
                 return await self._use(connection, origin, head, body)
         connection = await self._guard.connect(_WebhookConnection, target.host, target.port, has_tls=target.has_tls)
@@ -228,7 +228,7 @@ class WebhookClient:
 
     def _drop(self, connection: _WebhookConnection) -> None:
         self._take_away(connection)
-        # Closing would wait for as long as the host does not read what was sent.
+        # Closing it would wait until the host has read what was sent.
         connection.transport.abort()
 
     def _take_away(self, connection: _WebhookConnection) -> None:
@@ -249,7 +249,7 @@ class _Answer(NamedTuple):
 class _WebhookConnection(asyncio.Protocol):
     """A connection to a webhook: one request at a time.
 
-    What a host sends without a request ends the connection: it must not become the answer to the next request.
+    Bytes that a host sends without a request end the connection: they must not become the next answer.
     """
 
     transport: asyncio.Transport
@@ -257,7 +257,7 @@ class _WebhookConnection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
-        # Hosts may end lines with LF, continue a header in the next line, or give a length beside chunks.
+        # Hosts may end lines with LF, continue a header on the next line, or send both a length and chunks.
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_chunked_length=True
         )
@@ -277,8 +277,14 @@ class _WebhookConnection(asyncio.Protocol):
         return self._answer
 
     def is_silent(self) -> bool:
-        """Return whether the host has neither sent something nor left; the event loop may not have noticed yet."""
-        return not self.transport.is_closing() and not _is_readable(self._fd)
+        """Return whether the host has neither sent anything nor closed. The event loop may not have noticed yet."""
+        if self.transport.is_closing():
+            return False
+        if not hasattr(select, "poll"):  # on Windows
+            return not select.select([self._fd], [], [], 0)[0]
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return not poll.poll(0)
 
     # Called by the event loop
 
@@ -305,7 +311,7 @@ class _WebhookConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._has_head:
-            self._end(reusable=False)  # the end of the connection is that of the body
+            self._end(reusable=False)  # the body ends with the connection
         elif self._received:
             # Not a ConnectionError: the host has seen the request, so it is not sent again at once.
             self._fail(HttpParserError("the host closed the connection in the head of its answer"))
@@ -321,7 +327,7 @@ class _WebhookConnection(asyncio.Protocol):
             self.can_be_used_again = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Those after the body, which come later, mean nothing.
+        # Trailers come after the body and are ignored.
         if not self._has_head and name.lower() == b"retry-after":
             self._retry_after = value
 
@@ -338,7 +344,7 @@ class _WebhookConnection(asyncio.Protocol):
         if answer is None:
             return
         status = self._parser.get_status_code()
-        # A host may refuse a request before it has read it, and never read the rest. TLS hides how much that is.
+        # A host may answer before it has read the request, and never read the rest. TLS hides how much is unread.
         self.can_be_used_again = reusable and status < 300 and not self.transport.get_write_buffer_size()
         if not answer.done():
             answer.set_result(_Answer(status, self._retry_after))
@@ -349,11 +355,3 @@ class _WebhookConnection(asyncio.Protocol):
         self.transport.abort()
         if answer is not None and not answer.done():
             answer.set_exception(error)
-
-
-def _is_readable(fd: int) -> bool:
-    if not hasattr(select, "poll"):  # on Windows
-        return bool(select.select([fd], [], [], 0)[0])
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))

@@ -1,8 +1,8 @@
-"""The part of the audit trail that the log of no task has: looks at tasks of others, files, webhooks, and denials.
+"""The part of the audit trail that is not in the logs of tasks: reads of tasks of others, files, webhooks and denials.
 
-An entry is durable before its request is performed, so that no crash hides what a caller was shown. Looks at the
-caller's own tasks are not noted unless `audit_reads` says so, and cost nothing. Denied requests can be sent by anyone,
-so their entries are limited; an entry says how many before it were left out.
+An entry is durable before its request is performed, so a crash does not hide what a caller has seen. Reads of the
+caller's own tasks are only recorded with `audit_reads`, and cost nothing otherwise. Anyone can send requests that are
+denied, so their entries are limited; an entry says how many before it were left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from errands.server.request_guard import client_address, client_network
 
 logger = logging.getLogger(__name__)
 
-#: Entries about denied requests per second, and how many at once: of one caller, and of all.
+#: Entries about denied requests per second, and how many at once: for one caller, and for all together.
 CALLER_RATE, CALLER_BURST = 0.2, 20
 TOTAL_RATE, TOTAL_BURST = 2.0, 200
 #: The errors that deny access. A foreign task is "not found".
@@ -42,7 +42,7 @@ _MAX_TEXT = 300
 
 
 class AccessAudit:
-    """Notes requests of one agent in the access log."""
+    """Records requests to one agent in the access log."""
 
     def __init__(self, engine: Engine, agent: str, settings: Settings) -> None:
         self._engine = engine
@@ -50,7 +50,7 @@ class AccessAudit:
         self._settings = settings
         self._caller_rate = RequestRate(CALLER_RATE, CALLER_BURST)
         self._total_rate = RequestRate(TOTAL_RATE, TOTAL_BURST)
-        #: Denied requests that have no entry, of the latest callers.
+        #: The number of denied requests without an entry, for the latest callers.
         self._left_out: Counter[CallerKey] = Counter()
         self._numbers = itertools.count()
 
@@ -59,7 +59,7 @@ class AccessAudit:
         return f"{next(self._numbers):010x}-{new_id()}"
 
     async def admit(self, operation: Operation, request: Any, call: CallContext, exchange: IncomingRequest) -> None:
-        """Note a request that is about to be performed, if the log of a task will not show it."""
+        """Record a request that is about to be performed, if the log of a task will not show it."""
         config, detail = None, {}
         if isinstance(request, SendMessageRequest):
             detail["message"] = request.message.message_id
@@ -84,7 +84,7 @@ class AccessAudit:
             await self._admitted("read", operation.name, task_of(request), call, exchange, detail)
 
     def _notes_looks(self, call: CallContext) -> bool:
-        """Return whether reads of this caller are noted."""
+        """Return whether reads of this caller are recorded."""
         return call.acting is not None or self._settings.audit_reads
 
     async def _has(self, task_id: str, scope: Scope) -> bool:
@@ -102,7 +102,7 @@ class AccessAudit:
         exchange: IncomingRequest,
         **detail: str,
     ) -> None:
-        """Note a download that is about to begin, or an upload that is about to be confirmed."""
+        """Record a download that is about to begin, or an upload that is about to be confirmed."""
         await self._admitted("file", transfer, task_id, call, exchange, detail)
 
     async def _admitted(
@@ -131,7 +131,7 @@ class AccessAudit:
         await self._engine.note_access(entry)
 
     async def deny(self, operation: str, request: Any, exchange: IncomingRequest, error: errors.A2AError) -> None:
-        """Note a request that was refused, unless there are too many of them. Never raises."""
+        """Record a request that was refused, unless there are too many of them. Never raises."""
         if not isinstance(error, DENIALS):
             return
         key = exchange.caller_key
@@ -155,13 +155,13 @@ class AccessAudit:
             outcome=error.reason,
             detail={"leftOut": left_out} if left_out else {},
         )
-        # The caller is refused all the same.
+        # The request is refused in any case.
         try:
             await self._engine.note_access(entry)
         except errors.StorageError as failure:
-            logger.error("a denied request of %r could not be noted: %s", owner, failure)
+            logger.error("a denied request of %r could not be recorded: %s", owner, failure)
 
 
 def _text(value: str) -> str:
-    """Return a text of a stranger as it can be stored."""
+    """Return a text from a request in a form that can be stored."""
     return value[:_MAX_TEXT].encode("utf-8", "replace").decode()

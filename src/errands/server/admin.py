@@ -87,17 +87,17 @@ DELETE_PUSH = OPERATIONS["DeleteTaskPushNotificationConfig"]
 MOST_LISTED = 1000
 #: Entries of the outbox that are read for one answer.
 MOST_ENTRIES = 20_000
-#: The newest events of a log, of which one timeline is made.
+#: The number of events, the newest ones of a log, from which a timeline is made.
 MOST_EVENTS = 100_000
 #: Milliseconds between the samples of a process that are shown without `since`.
 STEP = 15_000
-#: The header with how many items, or events, a list leaves out.
+#: The header that says how many items or events are left out.
 LEFT_OUT = b"errands-left-out"
-#: Bytes of the largest body.
+#: Bytes of the largest request body.
 MAX_BODY = 64 * 1024
-#: Events of the longest log that is read for the name of the rule that asks for a review.
+#: Events of the longest log in which the rule that asks for a review is looked up.
 MOST_RECORDS = 1000
-#: Reviews of one answer for which that is done.
+#: Reviews of one answer whose rules are looked up.
 MOST_EXPLAINED = 50
 _NO_STORE: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
@@ -193,12 +193,12 @@ class ReviewAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     approved: bool
     comment: str = ""
-    #: The `since` of the review that was read; one that began later is not answered then.
+    #: The `since` of the review that was read. A review that began later is not answered.
     since: int | None = None
 
 
 class AdminAnswer(NamedTuple):
-    """The answer of an endpoint: a value that is sent as JSON, and how many items it leaves out."""
+    """The answer of an endpoint: a value that is sent as JSON, and the number of items that it leaves out."""
 
     value: Any
     left_out: int = 0
@@ -263,7 +263,7 @@ class AdminApi:
     ) -> CallContext:
         """Return the call behind a request that is judged like an operation. Raises only `A2AError`.
 
-        Reading tasks of other owners is noted in the audit trail.
+        Reading tasks of other owners is recorded in the audit trail.
         """
         exchange = asked.exchange
         try:
@@ -290,7 +290,7 @@ class AdminApi:
             await self._audit.deny(operation.name, request, asked.exchange, error)
 
     async def _survey(self, asked: AdminRequest, operation: Operation = LIST, *, shows_tasks: bool = True) -> Sight:
-        """Return which tasks the caller may see. An answer that `shows_tasks` is noted in the audit trail."""
+        """Return which tasks the caller may see. An answer that `shows_tasks` is recorded in the audit trail."""
         tenant = asked.tenant
         request: Any = ListTasksRequest(tenant=tenant)
         if operation is LIST_PUSHES:
@@ -405,7 +405,7 @@ class AdminApi:
         )
 
     async def _family(self, stored: log.StoredTask) -> tuple[str, int, list[str]]:
-        """Return the task that delegated to this one, the depth, and the tasks to which this one has delegated.
+        """Return the parent task, the depth of delegation, and the tasks that this one has delegated.
 
         Only the beginning of a very long log is read.
         """
@@ -430,7 +430,7 @@ class AdminApi:
         seen = await self._find(asked)
         stored = seen.stored
         last = min(end, stored.version)
-        # A very long log is read from its newest events on.
+        # Of a very long log only the newest events are read.
         after = max(start - 1, last - MOST_EVENTS, 0)
         left_out = after - max(start - 1, 0)
         fold, gap = TimelineFold(contents=seen.is_operator), False
@@ -440,7 +440,10 @@ class AdminApi:
                 events = [event for event in part.events if event.version <= last]
                 if part.gap:
                     gap = True
-                    fold.take(await self._kept_records(stored, after, events[0].version if events else last + 1))
+                    # Records are kept when other events are gone.
+                    until = events[0].version if events else last + 1
+                    kept = await self._engine.records(stored.task.id, stored.scope)
+                    fold.take([event for event in kept if after < event.version < until][-MOST_RECORDS:])
                 if not events:
                     break
                 fold.take(events)
@@ -450,11 +453,6 @@ class AdminApi:
         if left_out:
             timeline.left_out["events"] = left_out
         return AdminAnswer(timeline)
-
-    async def _kept_records(self, stored: log.StoredTask, after: int, before: int) -> list[log.Event]:
-        """Return the newest records between two versions: they are kept when other events are gone."""
-        found = await self._engine.records(stored.task.id, stored.scope)
-        return [event for event in found if after < event.version < before][-MOST_RECORDS:]
 
     async def list_events(self, asked: AdminRequest) -> AdminAnswer:
         query = asked.query
@@ -480,7 +478,12 @@ class AdminApi:
         seen = await self._find(asked)
         stream = self._feed(seen, exchange).stream(after, self._server.settings.keep_alive)
         stream = self._server.dispatcher.count_stream(stream, exchange)
-        await exchange.send_frames(stream, _frame, _error_frame, end=lambda: named("end", plain_frame(b"{}")))
+        await exchange.send_frames(
+            stream,
+            _frame,
+            lambda error: named(ERROR_EVENT, plain_frame(encode(to_http(error)[1]))),
+            end=lambda: named("end", plain_frame(b"{}")),
+        )
 
     # Changes
 
@@ -509,7 +512,7 @@ class AdminApi:
             raise errors.UnsupportedOperationError("The task has no message to send again", taskId=stored.task.id)
         message = msgspec.structs.replace(first, message_id=new_id(), task_id=stored.task.id)
         metadata = (await self._options_of(stored, first)).metadata or None
-        # It is judged as a message to the task whose owner the new task will have, with all that rules may be about.
+        # Access rules see it as a message to the first task, whose owner the new task will have.
         wanted = SendMessageRequest(message=message, metadata=metadata, tenant=asked.tenant)
         call = await self._identify(asked, SEND, wanted)
         if self._server.console.is_open:
@@ -526,7 +529,7 @@ class AdminApi:
         return await self._row(task_id, call)
 
     async def _options_of(self, stored: log.StoredTask, message: core.Message) -> log.RequestOptions:
-        """Return the options that came with the first message of a task, none if they are no longer kept."""
+        """Return the options of the first message of a task, or empty options if they are no longer stored."""
         for event in (await self._engine.read(stored.task.id, stored.scope, 0, 20)).events:
             if event.kind == "request":
                 with suppress(*UNREADABLE):
@@ -556,39 +559,37 @@ class AdminApi:
         is_mine = asked.query.get("mine", "") not in ("", "0") and bool(sight.call.caller)
         tenant = None if sight.reach == "agent" else sight.call.scope.tenant
         found: list[log.StoredTask] = []
-        # The user who is asked sees the question, also of inner agents and of other owners.
+        # A reviewer also sees the questions of inner agents and of tasks of other owners.
         for agent in (self._agent, *self._inner):
             users = names if is_mine or not sight.is_operator else None
             query = log.AskingQuery(tenant=tenant, agent=agent, users=users, limit=limit + 1)
             asking = await self._engine.asking(query)
             found += [one for one in asking if one.head.asks in names or sight.reaches(one.scope)]
         found.sort(key=lambda stored: (stored.head.status_at, stored.task.id))
-        reviews = [
-            await self._review_fields(stored, finds_rule=number < MOST_EXPLAINED)
-            for number, stored in enumerate(found[:limit])
-        ]
+        reviews: list[dict[str, Any]] = []
+        for stored in found[:limit]:
+            review, rule = Review.of(await revealed(self._engine, stored)), ""
+            if len(reviews) < MOST_EXPLAINED and stored.version <= MOST_RECORDS:
+                with suppress(errors.DamagedTaskError, errors.TaskNotFoundError):
+                    known = await stored_records(self._engine, stored.task.id, stored.scope)
+                    waiting = open_review(known, stored.head.asks)
+                    rule = "" if waiting is None else waiting.call.place
+            reviews.append(
+                {
+                    "taskId": review.task_id,
+                    "contextId": review.context_id,
+                    "agent": review.agent,
+                    "owner": review.owner,
+                    "tenant": review.tenant,
+                    "user": review.user,
+                    "since": review.since,
+                    "function": review.function,
+                    "subject": review.subject,
+                    "text": review.text,
+                    "rule": rule,
+                }
+            )
         return AdminAnswer(reviews, max(len(found) - limit, 0))
-
-    async def _review_fields(self, stored: log.StoredTask, *, finds_rule: bool) -> dict[str, Any]:
-        review, rule = Review.of(await revealed(self._engine, stored)), ""
-        if finds_rule and stored.version <= MOST_RECORDS:
-            with suppress(errors.DamagedTaskError, errors.TaskNotFoundError):
-                known = await stored_records(self._engine, stored.task.id, stored.scope)
-                waiting = open_review(known, stored.head.asks)
-                rule = "" if waiting is None else waiting.call.place
-        return {
-            "taskId": review.task_id,
-            "contextId": review.context_id,
-            "agent": review.agent,
-            "owner": review.owner,
-            "tenant": review.tenant,
-            "user": review.user,
-            "since": review.since,
-            "function": review.function,
-            "subject": review.subject,
-            "text": review.text,
-            "rule": rule,
-        }
 
     async def answer_review(self, asked: AdminRequest) -> AdminAnswer:
         answer = await self._body(asked, ReviewAnswer)
@@ -746,10 +747,6 @@ class AdminApi:
 def _frame(item: StreamItem) -> bytes:
     event = frame(item.version, item.data)
     return named(GAP_EVENT, event) if item.gap else event
-
-
-def _error_frame(error: errors.A2AError) -> bytes:
-    return named(ERROR_EVENT, plain_frame(encode(to_http(error)[1])))
 
 
 async def _refuse(exchange: HttpExchange, error: errors.A2AError) -> None:

@@ -1,4 +1,4 @@
-"""The JSON objects with which the operator API shows tasks, turns, webhooks, processes and policies."""
+"""The JSON objects in which the operator API shows tasks, turns, webhooks, processes and policies."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from errands.model import core
 from errands.model.base import encode
 from errands.model.log import OutboxEntry, ProcessReport
 from errands.policy.agent_oversight import AgentOversight
-from errands.policy.steps import Steps
 from errands.runtime.leases import ActiveTask
 from errands.runtime.processes import samples_of
 
 #: Bytes of the largest task that is shown whole.
 MOST_TASK = 2 * 2**20
-#: Artifacts that such a task names without their contents, and characters of a name.
+#: The number of artifacts of a larger task that are named, without their contents, and characters of a name.
 MOST_NAMED, MOST_NAME = 100, 200
 
 
 def bounded_task(task: core.Task, most: int = MOST_TASK) -> tuple[core.Task, dict[str, Any]]:
-    """Return a task of about `most` bytes, and what was left out: contents of artifacts, and the oldest messages."""
+    """Return a task of about `most` bytes, and what was left out: contents of artifacts and the oldest messages."""
     if len(encode(task)) <= most:
         return task, {}
     room = most // 2
@@ -63,7 +62,7 @@ def bounded_task(task: core.Task, most: int = MOST_TASK) -> tuple[core.Task, dic
 
 
 def active_document(task: ActiveTask, *, is_operator: bool) -> dict[str, Any]:
-    """Return what is shown of a running turn. Only operators are shown which machine runs it."""
+    """Return the description of a running turn. Only operators see which machine runs it."""
     return {
         "taskId": task.task_id,
         "contextId": task.context_id,
@@ -86,7 +85,7 @@ def by_urgency(entry: OutboxEntry) -> tuple[bool, int]:
 
 
 def webhook_document(entry: OutboxEntry) -> dict[str, Any]:
-    """Return what is shown of an entry. The path of a webhook and its credentials may be secrets."""
+    """Return the description of an entry, without the path of the webhook and its credentials, which may be secrets."""
     return {
         "taskId": entry.task_id,
         "configId": entry.config.id,
@@ -104,7 +103,7 @@ def webhook_document(entry: OutboxEntry) -> dict[str, Any]:
 
 
 def process_document(report: ProcessReport) -> dict[str, Any]:
-    """Return what is shown of a process."""
+    """Return the description of a process."""
     try:
         figures = samples_of(report)
     except msgspec.DecodeError:
@@ -122,14 +121,31 @@ def process_document(report: ProcessReport) -> dict[str, Any]:
 
 
 def policy_document(agent: str, oversight: AgentOversight | None) -> dict[str, Any]:
-    """Return the compiled rules of an agent, as a list and as a text."""
+    """Return the compiled rules of an agent as a list and as text."""
     if oversight is None:
         return {"agent": agent, "version": "", "limits": {}, "rules": [], "text": ""}
     rules = oversight.rules
-    listed = [rule for capability, steps in oversight.listed_steps() for rule in _rules_in(capability, steps)]
     limits = {name: value for name, value in msgspec.structs.asdict(rules.limits).items() if value is not None}
     lines = [f"{rules.limit_name(name)}: {value}" for name, value in limits.items()]
-    lines += [_line_of(rule) for rule in listed]
+    listed = []
+    for capability, steps in oversight.listed_steps():
+        for step in steps.steps:
+            rule = {
+                "name": step.name,
+                "phase": steps.phase.value,
+                "capability": capability,
+                "match": step.match or "",
+                "action": step.action,
+                "expression": "" if step.program is None else step.program.source,
+                "condition": "" if step.condition is None else step.condition.source,
+                "invoke": ":".join(step.target) if step.action == "invoke" else "",
+                "onFail": step.on_fail,
+            }
+            listed.append(rule)
+            action = f"{step.action} for {step.match}:" if step.match else step.action
+            condition = f" when {rule['condition']}" if rule["condition"] else ""
+            what = rule["invoke"] or rule["expression"]
+            lines.append(f"{step.name}: {action} {what}{condition} (on failure: {step.on_fail})")
     return {
         "agent": agent,
         "version": rules.policy.version,
@@ -137,27 +153,3 @@ def policy_document(agent: str, oversight: AgentOversight | None) -> dict[str, A
         "rules": listed,
         "text": "\n".join(lines),
     }
-
-
-def _rules_in(capability: str, steps: Steps) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": step.name,
-            "phase": steps.phase.value,
-            "capability": capability,
-            "match": step.match or "",
-            "action": step.action,
-            "expression": "" if step.program is None else step.program.source,
-            "condition": "" if step.condition is None else step.condition.source,
-            "invoke": ":".join(step.target) if step.action == "invoke" else "",
-            "onFail": step.on_fail,
-        }
-        for step in steps.steps
-    ]
-
-
-def _line_of(rule: dict[str, Any]) -> str:
-    what = rule["invoke"] or rule["expression"]
-    action = f"{rule['action']} for {rule['match']}:" if rule["match"] else rule["action"]
-    condition = f" when {rule['condition']}" if rule["condition"] else ""
-    return f"{rule['name']}: {action} {what}{condition} (on failure: {rule['onFail']})"

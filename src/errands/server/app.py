@@ -213,7 +213,7 @@ class A2AServer:
         rules about them would never apply.
         """
         if not isinstance(policy, Policy):
-            from errands.agents.policies import load_policy  # noqa: PLC0415 - only a file needs the YAML reader
+            from errands.agents.manifests.loading import load_policy  # noqa: PLC0415 - only a file needs the YAML reader
 
             policy = load_policy(policy)
         compiled = compile_policy(policy)
@@ -379,50 +379,7 @@ class A2AServer:
             await self._start_turns(stack)
             stack.push_async_callback(self.pool.drain)
             stack.callback(engine.disconnect)
-            self.large_work = LargeWork(settings.max_buffered_bytes)
-            serves = settings.role is not ServerRole.WORKER
-            if self._authorization is not None and serves:
-                outbound = Outbound.from_setting(settings.outbound_allow)
-                await stack.enter_async_context(self._authorization.opened(outbound))
-            audit = AccessAudit(self.engine, self.agent_card.name, settings) if settings.audit else None
-            self.dispatcher = (Dispatcher if serves else ClosedDispatcher)(
-                self.task_manager,
-                self.agent_card,
-                self._middlewares,
-                self._routes,
-                self.cards,
-                self._extended_card_provider,
-                settings=settings,
-                authorization=self._authorization,
-                blobs=None if self.blobs is None else BlobAddresses(self.blobs, settings),
-                audit=audit,
-                figures=self.figures,
-            )
-            self.metrics_page: MetricsPage | None = None
-            if self.reporter is not None:
-                identify = self.dispatcher.identify if self.asks_who_calls and serves else None
-                self.metrics_page = MetricsPage(
-                    self.reporter,
-                    identify,
-                    settings,
-                    lambda exchange: self.console.is_open and self.console.is_from_here(exchange),
-                    audit,
-                )
-            self.blob_pages: BlobPages | None = None
-            if self.blobs is not None and serves:
-                self.blob_pages = BlobPages(self.blobs, self.engine, self.dispatcher.identify, settings, audit)
-            self.admin = AdminApi(self, self._inner, audit)
-            if settings.grpc_port is not None and serves:
-                stack.callback(setattr, self, "_grpc", None)
-                grpc_server = configuration.load_grpc_server()
-                self._grpc = await stack.enter_async_context(
-                    grpc_server(
-                        self.dispatcher, self.large_work, settings, self.http_address, shares_port=self._is_shared
-                    )
-                )
-                # Drain before gRPC stops, which would cut off running calls.
-                stack.push_async_callback(self.drain)
-                self.cards.grpc_address = self._grpc.address
+            await self._open_bindings(stack)
             if settings.loop_hold_warning is not None:
                 # Not earlier: importing modules at the start holds the loop, but no request waits yet.
                 self._watchdog = stack.enter_context(Watchdog(settings.loop_hold_warning))
@@ -477,6 +434,52 @@ class A2AServer:
             # Until the pool is drained, which takes its time.
             await stack.enter_async_context(self.reporter)
         await stack.enter_async_context(self.pool)
+
+    async def _open_bindings(self, stack: AsyncExitStack) -> None:
+        """Set up authorization, the dispatcher, the pages beside A2A, and gRPC."""
+        settings = self.settings
+        self.large_work = LargeWork(settings.max_buffered_bytes)
+        serves = settings.role is not ServerRole.WORKER
+        if self._authorization is not None and serves:
+            outbound = Outbound.from_setting(settings.outbound_allow)
+            await stack.enter_async_context(self._authorization.opened(outbound))
+        audit = AccessAudit(self.engine, self.agent_card.name, settings) if settings.audit else None
+        self.dispatcher = (Dispatcher if serves else ClosedDispatcher)(
+            self.task_manager,
+            self.agent_card,
+            self._middlewares,
+            self._routes,
+            self.cards,
+            self._extended_card_provider,
+            settings=settings,
+            authorization=self._authorization,
+            blobs=None if self.blobs is None else BlobAddresses(self.blobs, settings),
+            audit=audit,
+            figures=self.figures,
+        )
+        self.metrics_page: MetricsPage | None = None
+        if self.reporter is not None:
+            identify = self.dispatcher.identify if self.asks_who_calls and serves else None
+            self.metrics_page = MetricsPage(
+                self.reporter,
+                identify,
+                settings,
+                lambda exchange: self.console.is_open and self.console.is_from_here(exchange),
+                audit,
+            )
+        self.blob_pages: BlobPages | None = None
+        if self.blobs is not None and serves:
+            self.blob_pages = BlobPages(self.blobs, self.engine, self.dispatcher.identify, settings, audit)
+        self.admin = AdminApi(self, self._inner, audit)
+        if settings.grpc_port is not None and serves:
+            stack.callback(setattr, self, "_grpc", None)
+            grpc_server = configuration.load_grpc_server()
+            self._grpc = await stack.enter_async_context(
+                grpc_server(self.dispatcher, self.large_work, settings, self.http_address, shares_port=self._is_shared)
+            )
+            # Drain before gRPC stops, which would cut off running calls.
+            stack.push_async_callback(self.drain)
+            self.cards.grpc_address = self._grpc.address
 
     @property
     def asks_who_calls(self) -> bool:

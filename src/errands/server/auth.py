@@ -247,18 +247,17 @@ class MutualTLSAuth(AuthScheme):
         return msgspec.structs.replace(self._callers[identity], scheme=self.name)
 
     def _certificate(self, request: Request) -> str:
-        if self._header is not None:
-            return only_value(request, self._header) if self._is_proxy(request) else ""
-        tls = (request.scope.get("extensions") or {}).get("tls") or {}
-        return next(iter(tls.get("client_cert_chain") or ()), "")
-
-    def _is_proxy(self, request: Request) -> bool:
+        if self._header is None:
+            tls = (request.scope.get("extensions") or {}).get("tls") or {}
+            return next(iter(tls.get("client_cert_chain") or ()), "")
+        # Only a proxy may send the header.
         try:
             address = ipaddress.ip_address(request.client.host if request.client else "")
         except ValueError:
-            return False
-        mapped = getattr(address, "ipv4_mapped", None)
-        return any((mapped or address) in network for network in self._proxies)
+            return ""
+        address = getattr(address, "ipv4_mapped", None) or address
+        is_proxy = any(address in network for network in self._proxies)
+        return only_value(request, self._header) if is_proxy else ""
 
     def on_card(self) -> dict[str, Any]:
         return {"type": "mutualTLS"}

@@ -46,23 +46,18 @@ def auth_of(settings: Settings) -> Auth | None:
     """Return what the settings say, None if they say nothing. Raises `ConfigurationError`."""
     found = load_auth(settings.auth) if settings.auth else Auth([], [])
     if settings.auth_api_keys:
-        found.schemes.append(ApiKeyAuth(_keys_in(settings.auth_api_keys)))
+        owners: dict[str, str] = {}
+        for entry in settings.auth_api_keys.split(","):
+            owner, _, key = entry.partition("=")
+            if not owner.strip() or not key.strip():
+                raise ConfigurationError(f"invalid {ENV_PREFIX}AUTH_API_KEYS: write alice=KEY,bob=sha256:HASH")
+            owners[key.strip()] = owner.strip()
+        found.schemes.append(ApiKeyAuth(owners))
     if settings.auth_issuer or settings.auth_audience:
         if not (settings.auth_issuer and settings.auth_audience):
             raise ConfigurationError(f"{ENV_PREFIX}AUTH_ISSUER and {ENV_PREFIX}AUTH_AUDIENCE belong together: set both")
         found.schemes.append(_kinds()["oidc"](issuer=settings.auth_issuer, audience=settings.auth_audience))
     return found if found.schemes else None
-
-
-def _keys_in(text: str) -> dict[str, str]:
-    """Return the owners by key, of `alice=KEY,bob=sha256:HASH`."""
-    keys: dict[str, str] = {}
-    for entry in (entry.strip() for entry in text.split(",")):
-        owner, _, key = entry.partition("=")
-        if not owner.strip() or not key.strip():
-            raise ConfigurationError(f"invalid {ENV_PREFIX}AUTH_API_KEYS: write alice=KEY,bob=sha256:HASH")
-        keys[key.strip()] = owner.strip()
-    return keys
 
 
 def load_auth(path: str | Path) -> Auth:

@@ -1,10 +1,10 @@
 """The pages of the blob store: downloads of large files, uploads, and their addresses in requests and answers.
 
 A file of a task is at `/blobs/TASK/NAME`, an upload that no message has used yet at `/blobs/NAME`, both below `/TENANT`
-for a tenant. They are for the callers who may see the task, or who made the upload; for all others there is nothing.
+for a tenant. They are for the callers who may see the task, or who made the upload; for all others they do not exist.
 
-What agents and clients write never runs as a page of this server: headers make browsers save it, not guess its type,
-and give it no rights.
+Files of agents and clients never run as pages of this server: headers make browsers save them, not guess their types,
+and give them no rights.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ _RANGE = re.compile(r"bytes=(?:(?P<start>\d{1,18})-(?P<end>\d{1,18})?|-(?P<last>
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
 #: Bytes that are written to a client at a time.
 _WRITTEN = 64 * 1024
-#: Uploads that wait for a message may take this many times the bytes of the largest one, for each owner.
+#: The bytes that the unused uploads of an owner may take together, as a multiple of the largest upload.
 _UPLOADS_WAITING = 10
-#: How many there may be.
+#: How many unused uploads an owner may have.
 _MOST_UPLOADS = 1000
 _MAX_FILENAME = 255
 
@@ -93,15 +93,15 @@ class BlobAddresses:
         self._settings = settings
 
     def of(self, exchange: IncomingRequest, tenant: str) -> str:
-        """Return what the addresses of a tenant's blobs begin with, for this client."""
+        """Return the beginning of the addresses of a tenant's blobs, for this client."""
         return blob_prefix(base_url_of(exchange, self._settings), tenant)
 
     async def localized(
         self, request: SendMessageRequest, scope: Scope, exchange: IncomingRequest
     ) -> SendMessageRequest:
-        """Return a request with references in place of addresses of blobs. Other addresses stay: none is fetched.
+        """Return a request with references in place of addresses of blobs. Other addresses stay, and are never fetched.
 
-        Clients know a server by several addresses, so any address counts that ends like that of one of their blobs.
+        A server may have several addresses, so any address that ends like that of one of the caller's blobs counts.
         """
         base = base_url_of(exchange, self._settings).rstrip("/")
         found: dict[int, core.Part] = {}
@@ -151,7 +151,7 @@ async def _addressed(stream: EventStream, prefix: str) -> AsyncIterator[list[Str
 
 
 class BlobPlace(NamedTuple):
-    """What a path means: the blob of a reference, or without one where files are uploaded."""
+    """The meaning of a path: the blob of a reference, or without one the place for uploads."""
 
     tenant: str
     reference: BlobReference | None
@@ -173,13 +173,13 @@ class BlobPages:
         self._settings = settings
         self._audit = audit
         self._addresses = BlobAddresses(blobs, settings)
-        # Clients may take as long as they like, so one has an eighth of the memory for large requests at most.
+        # Clients may take as long as they like, so one client gets at most an eighth of the memory for large requests.
         self._transfers = OpenStreams(max(settings.max_buffered_bytes // (8 * 2 * PIECE), 1), "max_buffered_bytes")
-        #: Bytes of the uploads that are arriving, as far as they may still come.
+        #: The most bytes that uploads in progress may still have, by scope.
         self._arriving: Counter[Scope] = Counter()
 
     def match(self, path: str) -> BlobPlace | None:
-        """Return what is at a path, None if it does not belong to the blobs."""
+        """Return the place of a path, or None if it does not belong to the blobs."""
         if "/blobs" not in path or (found := _PATH.fullmatch(path)) is None:
             return None
         name = found["name"]
@@ -191,7 +191,7 @@ class BlobPages:
         """Serve a request for a place. Raises `A2AError`."""
         if place.reference is None and needs_preflight(exchange):
             raise PermissionDeniedError("An upload from a web page needs the header A2A-Version")
-        # An upload is judged like a message, and a download like a look at its task.
+        # Rules treat an upload like a message, and a download like reading its task.
         operation = "SendMessage" if place.reference is None else "GetTask"
         task_id = "" if place.reference is None else place.reference.task_id
         request = GetTaskRequest(id=task_id, tenant=place.tenant or None)
@@ -200,7 +200,7 @@ class BlobPages:
             budget = exchange.large_work.budget
             with ExitStack() as stack:
                 stack.callback(self._transfers.open(exchange.caller_key or client_network(exchange, self._settings)))
-                # One piece that is read or written, and one on its way.
+                # One piece that is read or written, and one in transit.
                 budget.reserve(2 * PIECE)
                 stack.callback(budget.give_back, 2 * PIECE)
                 if place.reference is None:
@@ -249,7 +249,7 @@ class BlobPages:
         watcher = asyncio.ensure_future(exchange.disconnected())
         try:
             while piece:
-                # Not more at a time than a client that does not read may keep in memory.
+                # No more at a time than a client that does not read may keep in memory.
                 for written in range(0, len(piece), _WRITTEN):
                     if watcher.done():
                         raise ClientDisconnectedError
@@ -279,7 +279,7 @@ class BlobPages:
             raise InvalidParamsError(f"filename has more than {_MAX_FILENAME} bytes", field="filename")
         media_type = exchange.header(b"content-type")
         size = int(length or most)
-        # A caller who only names a tenant has the same room whichever one it names.
+        # A caller who chooses its tenant freely has the same room for all of them.
         counted = call.scope._replace(tenant="") if call.names_tenant else call.scope
         self._arriving[counted] += size
         try:
@@ -296,7 +296,7 @@ class BlobPages:
             self._arriving[counted] -= size
             self._arriving += Counter()  # forgets those with nothing left
         if wanted is not None and wanted[1] != _base64(blob.sha256):
-            raise InvalidRequestError("The body is not the one that Content-Digest is about; send it again")
+            raise InvalidRequestError("The body does not match Content-Digest; send it again")
         if self._audit is not None:
             await self._audit.admit_file("upload", "", call, exchange, file=blob.name, sha256=blob.sha256)
         url = self._addresses.of(exchange, call.scope.tenant) + blob.reference.url.removeprefix(SCHEME)
@@ -308,7 +308,7 @@ class BlobPages:
         await exchange.respond(201, encode(shown), headers=((b"location", url.encode()),))
 
     async def _check_room(self, scope: Scope, *, names_tenant: bool) -> None:
-        """Raise `OverloadedError` if the uploads of this scope, with those that arrive, take too many bytes."""
+        """Raise `OverloadedError` if the uploads of this scope, with those in progress, take too many bytes."""
         allowed = _UPLOADS_WAITING * self._settings.max_upload_bytes
         count, size = await self._blobs.waiting(scope, names_tenant=names_tenant)
         if count >= _MOST_UPLOADS or size + self._arriving[scope] > allowed:
@@ -361,7 +361,7 @@ def _base64(hexadecimal: str) -> str:
 
 
 def _range_of(exchange: HttpExchange, blob: Blob) -> tuple[int, int] | None:
-    """Return the bytes that the client wants, all unless it wants one range; None if the blob has no such range."""
+    """Return the range that the client asks for, by default everything; None if the blob does not have it."""
     condition = exchange.header(b"if-range")
     found = _RANGE.fullmatch(exchange.header(b"range"))
     if found is None or (condition and condition != f'"{blob.sha256}"'):

@@ -153,7 +153,7 @@ def make_jwt_signer(signer: CardSigner | None, card: AgentCardConfig, settings: 
     if not settings.push_jwt:
         return None
     if signer is None:
-        raise ConfigurationError("push_jwt is set, but there is no key: set card_signing_keys, or pass signing=[...]")
+        raise ConfigurationError("push_jwt needs a key to sign with: set card_signing_keys, or pass signing=[...]")
     return JWTSigner(settings.public_url or card.name, signer.keys[0].token)
 
 

@@ -17,9 +17,9 @@ from errands.server.request_guard import check_host_name, check_site, is_loopbac
 if TYPE_CHECKING:
     from errands.server.app import A2AServer
 
-#: The operator API is below it. A tenant cannot be called "admin", because of the paths of HTTP+JSON.
+#: The prefix of the operator API. A tenant cannot be called "admin", because of the paths of HTTP+JSON.
 ADMIN_PREFIX = "/admin/"
-#: The pages of the console: the same page, under both paths and everything below them.
+#: The paths of the console: the same page is served at both, and at everything below them.
 CONSOLE_PATHS = ("/console", "/chat")
 
 #: Headers in which proxies name the client for which they call.

@@ -13,7 +13,7 @@ from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
@@ -25,15 +25,24 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from starlette.types import Scope
 
 from errands import errors
+from errands.errors import OverloadedError
 from errands.model.base import encode
 from errands.runtime.settings import NOT_ON_CARD, Settings
 from errands.runtime.streams import EventStream
 from errands.server.asgi import Header, IncomingRequest, host_port, means_every_address
 from errands.server.errors import client_error, error_headers
-from errands.server.grpc_calls import MOST_CALLS, SMALL, OpenCall, OpenCalls
 from errands.server.large_work import LargeWork
-from errands.wire.proto.codec import ASKING, CODECS, Codec, Position, Rpc, mark, read_request, write_response
-from errands.wire.proto.event_writer import EventWriter
+from errands.wire.proto.codec import (
+    ASKING,
+    CODECS,
+    Codec,
+    EventWriter,
+    Position,
+    Rpc,
+    mark,
+    read_request,
+    write_response,
+)
 from errands.wire.proto.grpc_status import DETAILS_KEY, code_of, details_of, message_of
 
 if TYPE_CHECKING:
@@ -95,7 +104,7 @@ class GrpcServer:
 
     @property
     def address(self) -> str | None:
-        """Return where clients reach it, as the card has it; `:port` means at whatever host they use.
+        """Return the address for the card; `:port` means the host that the client already uses.
 
         It has no scheme unless a setting gives one, or there is TLS: the official SDKs pass what is on the card to gRPC
         as it is, and gRPC takes no URLs.
@@ -146,7 +155,7 @@ def _options(settings: Settings, shares_port: bool) -> list[tuple[str, int]]:
         return options
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files != resource.RLIM_INFINITY:
-        # HTTP, the agent and its store need the other files that this process may open.
+        # The other files that this process may open are for HTTP, the agent and its store.
         options.append(("grpc.max_allowed_incoming_connections", max(files // 8, 1)))
     return options
 
@@ -179,7 +188,7 @@ class GrpcService:
             try:
                 return await self._serve(rpc, context, request, self._calls.open())
             except errors.A2AError as error:
-                # gRPC keeps what is raised while it ends the call: not with the frames that hold the message.
+                # gRPC keeps the exception while it ends the call, so it must not refer to frames that hold the message.
                 self._dispatcher.refused(rpc.operation, request, error)
                 refused = error.with_traceback(None)
                 refused.__context__ = None
@@ -404,7 +413,7 @@ class PublicServices:
             self._streams += 1
             try:
                 if self._streams > MOST_PUBLIC_STREAMS:
-                    raise errors.OverloadedError(
+                    raise OverloadedError(
                         f"{MOST_PUBLIC_STREAMS} streams of health and reflection are open; call again later"
                     )
                 await method(context, call)
@@ -415,7 +424,7 @@ class PublicServices:
 
     async def _check(self, context: Any, call: OpenCall) -> bytes:
         if await _asked_service(context, call) not in self._services:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "There is no such service")
+            await context.abort(grpc.StatusCode.NOT_FOUND, "Unknown service")
         return _health(self._status)
 
     async def _watch(self, context: Any, call: OpenCall) -> None:
@@ -447,3 +456,121 @@ async def _asked_service(context: Any, call: OpenCall) -> str:
 def _health(status: Any) -> bytes:
     raw: bytes = health_pb2.HealthCheckResponse(status=status).SerializeToString()
     return raw
+
+
+# Open calls
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Calls that are open at the same time: one connection can have any number of them.
+MOST_CALLS = 10_000
+#: Bytes of a message that is converted on the event loop, and that does not count.
+SMALL = 16 * 1024
+#: Seconds for a message to arrive, and bytes for which there is one second more: gRPC does not say how much has come.
+_ARRIVAL, _PACE = 30.0, 16 * 1024
+#: Seconds after which a message that has not arrived counts as slow.
+_QUICK = 1.0
+
+
+class OpenCalls:
+    """Bounds what the open calls hold: messages that arrive, requests that are handled, answers that are not read.
+
+    gRPC does not tell how much it holds of a message that is arriving, so a slow one counts as if it were as large as a
+    message may be; if there are too many, the oldest is refused.
+    """
+
+    def __init__(self, settings: Settings, large_work: LargeWork) -> None:
+        self.large_work = large_work
+        self._most_slow = max(settings.max_buffered_bytes // settings.max_body_bytes, 1)
+        self._patience = _ARRIVAL + settings.max_body_bytes / _PACE
+        self.count = 0
+        #: The calls whose message has not arrived, the one that began first at the beginning.
+        self.arriving: dict[OpenCall, None] = {}
+        self._look: asyncio.TimerHandle | None = None
+
+    def open(self) -> OpenCall:
+        """Count the call of the current task until it has been answered. Raises `OverloadedError`."""
+        if self.count >= MOST_CALLS:
+            raise OverloadedError(f"{MOST_CALLS} calls are open; call again when some have ended")
+        return OpenCall(self)
+
+    def look_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at slow messages within a second. One look costs less than a timer for each message."""
+        if self._look is None:
+            self._look = loop.call_later(_QUICK, self._look_at_slow, loop)
+
+    def _look_at_slow(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Refuse messages that have been arriving for too long."""
+        now = loop.time()
+        self._look = loop.call_later(_QUICK, self._look_at_slow, loop) if self.arriving else None
+        slow = [call for call in self.arriving if call.began < now - _QUICK and not call.is_refused]
+        too_many = len(slow) - self._most_slow
+        for number, call in enumerate(slow):
+            if number < too_many or call.began < now - self._patience:
+                call.refuse()
+
+    async def convert(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function` to convert a message that is not `SMALL`: in a thread, and one at a time."""
+        async with self.large_work.one_at_a_time(0):
+            return await asyncio.to_thread(function, *args, **kwargs)
+
+
+class OpenCall:
+    """A call that is open, with its task."""
+
+    __slots__ = ("_calls", "_held", "_task", "began", "is_refused")
+
+    def __init__(self, calls: OpenCalls) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls = calls
+        self._task = task
+        self._held = 0
+        #: When its message began to arrive, and whether that took too long.
+        self.began = 0.0
+        self.is_refused = False
+        calls.count += 1
+        task.add_done_callback(self._close)
+
+    def _close(self, _: object) -> None:
+        self._calls.count -= 1
+        if self._held:
+            self._calls.large_work.budget.give_back(self._held)
+
+    def refuse(self) -> None:
+        self.is_refused = True
+        self._task.cancel()
+
+    async def receive(self, context: Any) -> bytes | None:
+        """Return the next message of the call, None at their end. Raises `OverloadedError` if it arrives too slowly."""
+        calls, loop = self._calls, asyncio.get_running_loop()
+        self.began = loop.time()
+        calls.arriving[self] = None
+        calls.look_soon(loop)
+        try:
+            raw = await context.read()
+        except asyncio.CancelledError:
+            if not self.is_refused:
+                raise
+            self._task.uncancel()
+            raise OverloadedError("The message took too long to arrive; send it again, or a smaller one") from None
+        finally:
+            del calls.arriving[self]
+        if raw is grpc.aio.EOF:
+            return None
+        message: bytes = raw
+        self.hold(len(message))
+        return message
+
+    def hold(self, size: int) -> None:
+        """Note that the call holds `size` bytes now. Raises `OverloadedError` if it may not.
+
+        A call may hold any number of bytes while others hold none.
+        """
+        if size <= SMALL:
+            if not self._held:
+                return
+            size = 0
+        self._calls.large_work.budget.reserve(size, self._held)
+        self._held = size

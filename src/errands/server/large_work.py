@@ -1,7 +1,7 @@
-"""Large requests and answers: how much memory they may take, and that they leave the event loop to the small ones.
+"""Bounds the memory of large requests and answers, and keeps the event loop free for small ones.
 
-Reading, decoding and encoding 20 MB holds Python for tens of milliseconds, in whatever thread that is done. So such
-work is done one piece after another, with a rest after each that is a multiple of its time.
+Reading, decoding or encoding 20 MB blocks Python for tens of milliseconds, in any thread. So such work is done one
+piece after another, and after each there is a rest that is a multiple of its time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from errands.errors import OverloadedError
 LARGE_BODY = 64 * 1024
 #: Large requests that may wait at the same time.
 MOST_WAITING = 1000
-#: How much longer than a piece of work the rest after it is.
+#: The time of the rest after a piece of work, as a multiple of the time of the work.
 REST = 3.0
-#: Seconds of rest that may be due before anything waits for it. Requests that are only just large never do.
+#: Seconds of rest that may be due before other work waits for it, so that a single, barely large request never waits.
 _SLACK = 0.02
-#: Seconds between looks at whether the event loop is idle, which ends a rest.
+#: Seconds between checks whether the event loop is idle, which ends a rest.
 _LOOK = 0.005
-#: The share of that time for which an idle loop may have worked.
+#: The share of this time for which an idle loop may have worked.
 _IDLE = 0.2
 
 _TOO_MANY = "Too many large requests and answers at the same time; send it again in a moment"
@@ -35,7 +35,7 @@ class Holder(Protocol):
 
     @property
     def unread(self) -> int:
-        """The bytes that the client has to read before the application may go on; 0 if it may."""
+        """The bytes that the client has to read before the application may continue; 0 if it may."""
 
     def give_up(self) -> None:
         """Disconnect the client."""
@@ -45,7 +45,7 @@ class Budget:
     """The bytes that a process holds for its clients: requests that are not handled yet and unread responses.
 
     Only connections with more than `SMALL` bytes count. Above `most` bytes, connections are closed until an eighth is
-    free again, starting with those that have stood still for longest.
+    free again, starting with those that have been idle for longest.
     """
 
     #: The bytes from which an application has to wait for its client, too.
@@ -67,12 +67,12 @@ class Budget:
             self._make_room(connection, now)
 
     def release(self, connection: Holder) -> None:
-        """Note that `connection` holds nothing any more."""
+        """Note that `connection` no longer holds anything."""
         if connection in self._held:
             self.total -= self._held.pop(connection)[0]
 
     def reserve(self, size: int, before: int = 0) -> None:
-        """Count `size` bytes, instead of `before`, until they are given back. Raises `OverloadedError` without room.
+        """Count `size` bytes, in place of `before`, until they are given back. Raises `OverloadedError` for too many.
 
         Any number of bytes may be reserved while nothing else is held.
         """
@@ -100,7 +100,7 @@ class Budget:
 
 
 class LargeWork:
-    """Has the large requests and answers of a process worked on one at a time, in the order in which they came."""
+    """Lets the large requests and answers of a process be processed one at a time, in the order of their arrival."""
 
     def __init__(self, most_bytes: int) -> None:
         self.budget = Budget(most_bytes)
@@ -162,6 +162,6 @@ class LargeWork:
             worked = time.thread_time()
             await asyncio.sleep(min(left, _LOOK))
             if time.thread_time() - worked < _IDLE * _LOOK:
-                self._rest_until = 0.0  # it is not made up for when the loop is busy again
+                self._rest_until = 0.0  # the rest is not continued when the loop is busy again
                 return
             left = self._rest_until - time.monotonic()

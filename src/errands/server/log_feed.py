@@ -1,7 +1,6 @@
-"""The log of a task as an operator reads it: every kind of event, page by page, or as a stream that can be resumed.
+"""The log of a task for operators: events of every kind, page by page, or as a stream that can be resumed.
 
-An event is shown as `{"version", "kind", "at", "lease", "data"}`. Its data is left out if it is very large, and `bytes`
-says how large it is.
+An event is shown as `{"version", "kind", "at", "lease", "data"}`. Very large data is left out; `bytes` is its size.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from errands.runtime.streams import EventStream, StreamItem
 MAX_DATA = 512 * 1024
 #: Events that are read for one page, whatever its filter.
 MOST_READ = 20_000
-#: The kinds of events that owners may read of their own tasks. The others say how the agent works inside.
+#: The kinds of events of their own tasks that owners may read. The others show how the agent works inside.
 OWNER_KINDS: frozenset[EventKind] = frozenset({"task", "status", "artifact", "message"})
 
-_STOPPING = "The server is shutting down; connect again with Last-Event-ID to go on"
+_STOPPING = "The server is shutting down; connect again with Last-Event-ID to continue"
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
 
 def shown_event(event: Event, *, with_worker: bool = True) -> dict[str, Any]:
-    """Return an event as it is shown. The name of a worker has that of its machine."""
+    """Return an event as it is shown. The name of a worker, which contains that of its machine, is for operators."""
     lease = event.lease
     fields: dict[str, Any] = {
         "version": event.version,
@@ -59,7 +58,7 @@ def shown_event(event: Event, *, with_worker: bool = True) -> dict[str, Any]:
 
 
 def kinds_of(query: Mapping[str, str]) -> frozenset[EventKind]:
-    """Return the kinds in a query, none for all. Raises `InvalidParamsError`."""
+    """Return the kinds in a query; an empty result means all. Raises `InvalidParamsError`."""
     names = list(filter(None, query.get("kind", "").split(",")))
     try:
         return frozenset(msgspec.convert(names, list[EventKind]))
@@ -80,7 +79,7 @@ class EventPage(NamedTuple):
 class LogFeed:
     """Reads the log of one task for an operator, or for its owner, who sees fewer kinds of events.
 
-    `kinds` leaves out all other kinds; without any, none are left out. Addresses of files begin with `file_prefix`.
+    With `kinds`, only these kinds of events are shown. Addresses of files begin with `file_prefix`.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class LogFeed:
     # Streams
 
     def stream(self, after: int, keep_alive: float) -> EventStream:
-        """Return what happens after a version until the task has ended, each event exactly once."""
+        """Return a stream of the events after a version until the task has ended, each exactly once."""
         stored = self._stored
         follower = _Follower(self._engine, stored, after)
 
@@ -157,7 +156,7 @@ class LogFeed:
 
 
 class _Follower:
-    """A reader of a log that passes over events which are gone or cannot be read by others."""
+    """Follows a log, past events that are no longer kept."""
 
     def __init__(self, engine: Engine, stored: StoredTask, after: int) -> None:
         self._engine = engine
@@ -173,7 +172,7 @@ class _Follower:
         self._subscription.close()
 
     async def next(self, timeout: float) -> tuple[list[Event], int | None]:
-        """Return the next events, none if nothing has happened; and, if some are gone, the version of the last one."""
+        """Return the next events, if any, and the version of the last event that is no longer kept, if any."""
         events = await self._subscription.next(timeout)
         if events is not None:
             self.position = max([self.position, *(event.version for event in events)])
@@ -182,7 +181,7 @@ class _Follower:
             self.has_ended = True
             return [], None
         if not self._subscription.gap:
-            # Without an error, clients would take the end of the stream for the end of the task.
+            # Without an error, clients would mistake the end of the stream for the end of the task.
             raise UnavailableError(_STOPPING)
         part = await self._read()
         gap = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from errands.errors import A2AError, MethodNotFoundError, PermissionDeniedError
 from errands.model.requests import ListTasksRequest
 from errands.operations import OPERATIONS
-from errands.runtime.figures import METRICS, Metric, Sample
+from errands.runtime.figures import METRICS, Sample
 from errands.runtime.processes import ProcessReporter, ProcessSamples
 from errands.runtime.settings import Settings
 from errands.server.access_audit import AccessAudit
@@ -30,7 +30,7 @@ class MetricsPage:
         is_from_here: Callable[[HttpExchange], bool],
         audit: AccessAudit | None = None,
     ) -> None:
-        """`identify` is None where callers are not known: without authentication, and where no requests are taken.
+        """Without authentication, and in processes that take no requests, `identify` is None: callers are not known.
 
         `is_from_here` returns whether callers are not asked who they are, and a request comes from this machine.
         """
@@ -56,7 +56,7 @@ class MetricsPage:
                     "server set ERRANDS_METRICS_PUBLIC=true"
                 )
             return
-        # Judged like a list of the tasks of every owner.
+        # Decided like a list of the tasks of every owner.
         exchange.headers[OWNER_HEADER.lower().encode()] = EVERY_OWNER.encode()
         request = ListTasksRequest()
         try:
@@ -81,8 +81,11 @@ _FOR_OPERATORS = (
 # The text format: https://prometheus.io/docs/instrumenting/exposition_formats/
 
 
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
+
+
 def exposition(processes: Sequence[ProcessSamples]) -> Iterator[bytes]:
-    """Yield the lines of the text format, metric by metric as the format demands."""
+    """Yield the lines of the text format, grouped by metric as the format requires."""
     by_name: defaultdict[str, list[tuple[Mapping[str, str], Sample]]] = defaultdict(list)
     for labels, samples in processes:
         for sample in samples:
@@ -92,28 +95,20 @@ def exposition(processes: Sequence[ProcessSamples]) -> Iterator[bytes]:
         if found:
             yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n".encode()
         for added, sample in found:
-            yield from _lines(metric, sample, {**sample.labels, **added})
-
-
-def _lines(metric: Metric, sample: Sample, labels: Mapping[str, str]) -> Iterator[bytes]:
-    if metric.kind != "histogram":
-        yield _line(metric.name, labels, sample.value)
-        return
-    if len(sample.buckets) != len(metric.bounds):
-        return  # of a process with another release, which was started again after an update
-    for bound, count in zip((*metric.bounds, float("inf")), (*sample.buckets, sample.value), strict=True):
-        yield _line(f"{metric.name}_bucket", {**labels, "le": _number(bound)}, count)
-    yield _line(f"{metric.name}_sum", labels, sample.sum)
-    yield _line(f"{metric.name}_count", labels, sample.value)
+            labels = {**sample.labels, **added}
+            if metric.kind != "histogram":
+                yield _line(metric.name, labels, sample.value)
+            elif len(sample.buckets) == len(metric.bounds):  # else of another release, before an update
+                counts = zip((*metric.bounds, float("inf")), (*sample.buckets, sample.value), strict=True)
+                for bound, count in counts:
+                    yield _line(f"{metric.name}_bucket", {**labels, "le": _number(bound)}, count)
+                yield _line(f"{metric.name}_sum", labels, sample.sum)
+                yield _line(f"{metric.name}_count", labels, sample.value)
 
 
 def _line(name: str, labels: Mapping[str, str], value: float) -> bytes:
-    pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+    pairs = ",".join(f'{label}="{text.translate(_ESCAPES)}"' for label, text in labels.items())
     return f"{name}{'{' if pairs else ''}{pairs}{'}' if pairs else ''} {_number(value)}\n".encode("utf-8", "replace")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def _number(value: float) -> str:

@@ -1,7 +1,7 @@
 """The table of tasks that the operator API lists: its rows, its filters, and the scan over one or more agents.
 
-Filters that an engine does not know are applied while its pages are read. So one answer reads `MOST_SCANNED` tasks at
-most, and its cursor says where to continue.
+Filters that an engine does not know are applied while its pages are read. So one answer reads at most
+`MOST_SCANNED` tasks, and its cursor says where to continue.
 """
 
 from __future__ import annotations
@@ -16,25 +16,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from errands.errors import InvalidParamsError
-from errands.model.core import (
-    FAILED,
-    PAUSED_STATES,
-    REJECTED,
-    UNSPECIFIED,
-    Role,
-    TaskState,
-    text_of,
-)
+from errands.model.core import FAILED, PAUSED_STATES, REJECTED, UNSPECIFIED, Role, TaskState, text_of
 from errands.model.log import ListPage, ListQuery, Reach, Scope, StoredTask
 from errands.model.marks import is_review
 
-#: Tasks that are read for one answer.
+#: The most tasks that are read for one answer.
 MOST_SCANNED = 1000
-#: Tasks that one answer has at most.
+#: The most tasks in one answer.
 PAGE = 100
 #: Tasks that are read at a time when most of them may not match.
 SCANNED_AT_ONCE = 200
-#: States that are listed one by one. Tasks in more states than that are found among all.
+#: The number of states up to which each is listed by itself. For more, all tasks are listed and filtered.
 MOST_LISTINGS = 4
 #: Characters of the words and the reason of a row.
 _WORDS = 200
@@ -42,7 +34,7 @@ _MAX_CURSOR = 20_000
 
 
 class TableRow(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a table shows of a task. Times are in milliseconds since 1970."""
+    """A row about a task. Times are in milliseconds since 1970."""
 
     id: str
     context_id: str | None
@@ -57,10 +49,10 @@ class TableRow(msgspec.Struct, kw_only=True, rename="camel"):
     created_at: int
     updated_at: int
     status_at: int
-    #: Which try of the current turn it is, without those that a stopping process gave back; how often it was leased.
+    #: The attempt of the current turn, without those that a stopping process gave back; how often it was leased.
     attempt: int
     leases: int
-    #: The process that holds it, and until when; "" and None while none does.
+    #: The process that holds it, and until when; "" and None if no process does.
     worker: str
     lease_until: int | None
     #: Since when it has been ready, while it is in the queue.
@@ -79,9 +71,10 @@ class TableRow(msgspec.Struct, kw_only=True, rename="camel"):
 
     @classmethod
     def of(cls, stored: StoredTask, *, is_operator: bool, with_artifacts: bool = False) -> TableRow:
-        """Return the row of a task. Only operators are shown which machine works on it, and how it is damaged."""
+        """Return the row of a task. Only operators see which machine works on it, and how it is damaged."""
         task, head = stored.task, stored.head
         is_held = bool(head.worker)
+        message = task.status.message if stored.state in PAUSED_STATES | {FAILED, REJECTED} else None
         return cls(
             id=task.id,
             context_id=task.context_id,
@@ -90,7 +83,7 @@ class TableRow(msgspec.Struct, kw_only=True, rename="camel"):
             tenant=stored.scope.tenant,
             state=stored.state.short,
             words=first_words(stored),
-            reason=_reason(stored),
+            reason=one_line(text_of(message.parts)) if message is not None else "",
             created_at=head.created_at,
             updated_at=head.updated_at,
             status_at=head.status_at,
@@ -110,20 +103,13 @@ class TableRow(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 def first_words(stored: StoredTask) -> str:
-    """Return the beginning of what the task was asked to do."""
+    """Return the first words of the input."""
     for message in stored.task.history or ():
         if message.role is not Role.AGENT:
             if words := one_line(text_of(message.parts)):
                 return words
             return f"{len(message.parts)} parts without a text"
     return ""
-
-
-def _reason(stored: StoredTask) -> str:
-    message = stored.task.status.message
-    if message is None or stored.state not in PAUSED_STATES | {FAILED, REJECTED}:
-        return ""
-    return one_line(text_of(message.parts))
 
 
 def one_line(text: str, most: int = _WORDS) -> str:
@@ -133,7 +119,7 @@ def one_line(text: str, most: int = _WORDS) -> str:
 
 
 def tries_again(stored: StoredTask) -> bool:
-    """Return whether a turn of the task had to be tried more than once."""
+    """Return whether the current turn of the task was tried more than once."""
     head = stored.head
     messages = sum(message.role is not Role.AGENT for message in stored.task.history or ())
     leases = head.attempt - head.given_back
@@ -141,7 +127,7 @@ def tries_again(stored: StoredTask) -> bool:
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tasks are wanted. What is empty or None matches all."""
+    """A filter for tasks. A field that is empty or None matches every task."""
 
     states: frozenset[TaskState] = frozenset()
     #: The beginning of an id, or words of the input.
@@ -185,7 +171,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
         return not others and (None not in self.listed_states or not (self.states or self.waiting))
 
     def matches(self, stored: StoredTask) -> bool:
-        """Return whether a task is wanted."""
+        """Return whether a task matches."""
         return (
             (not self.states or stored.state in self.states)
             and (self.owner is None or stored.scope.owner == self.owner)
@@ -240,7 +226,7 @@ class TaskScan:
         }
 
     async def page(self, limit: int, cursor: str = "") -> TablePage:
-        """Return up to `limit` tasks that are wanted. Raises `InvalidParamsError` for an invalid cursor."""
+        """Return up to `limit` tasks that match. Raises `InvalidParamsError` for an invalid cursor."""
         tokens = _read_cursor(cursor) if cursor else dict.fromkeys(self._listings, "")
         tokens = {name: token for name, token in tokens.items() if name in self._listings}
         found: list[StoredTask] = []
@@ -251,7 +237,7 @@ class TaskScan:
             taken, after = await self._take(tokens, min(count, MOST_SCANNED - scanned))
             matching = [stored for stored in taken if self._wanted.matches(stored)]
             if len(found) + len(matching) > limit:
-                # Read again up to the last task that there is room for, so that the cursor continues behind it.
+                # Read again up to the last task that fits, so that the cursor continues after it.
                 places = [number for number, stored in enumerate(taken, 1) if self._wanted.matches(stored)]
                 taken, after = await self._take(tokens, places[limit - len(found) - 1])
                 matching = [stored for stored in taken if self._wanted.matches(stored)]
@@ -259,7 +245,8 @@ class TaskScan:
             scanned += max(len(taken), 1)
             tokens = after
             await asyncio.sleep(0)  # an engine in memory does not wait
-        return TablePage(found[:limit], _write_cursor(tokens) if tokens else "", scanned)
+        following = base64.urlsafe_b64encode(msgspec.json.encode(tokens)).rstrip(b"=").decode() if tokens else ""
+        return TablePage(found[:limit], following, scanned)
 
     async def _take(self, tokens: dict[str, str], count: int) -> tuple[list[StoredTask], dict[str, str]]:
         """Return the next tasks of all listings, `count` at most, and the token with which each listing continues."""
@@ -308,10 +295,6 @@ def _in_order(name: str, page: ListPage) -> Iterable[tuple[int, str]]:
         yield latest, name
 
 
-def _write_cursor(tokens: dict[str, str]) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(tokens)).rstrip(b"=").decode()
-
-
 def _read_cursor(cursor: str) -> dict[str, str]:
     try:
         if len(cursor) > _MAX_CURSOR:
@@ -324,12 +307,12 @@ def _read_cursor(cursor: str) -> dict[str, str]:
 
 
 def page_size(values: dict[str, Any], default: int = 50, most: int = PAGE) -> int:
-    """Return how many items are wanted. Raises `InvalidParamsError`."""
+    """Return the number of items that a query asks for. Raises `InvalidParamsError`."""
     return whole_number(values, "limit", default, 1, most)
 
 
 def whole_number(values: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
-    """Return a number of a query; one that is too large is cut to `most`. Raises `InvalidParamsError`."""
+    """Return a number in a query, at most `most`. Raises `InvalidParamsError`."""
     text = values.get(name, "")
     if text == "":
         return default

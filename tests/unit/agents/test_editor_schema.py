@@ -8,8 +8,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from errands.agents.manifests.documents import AGENT_KIND, TOOL_KIND
-from errands.agents.manifests.editor_schema import editor_schema
+from errands.agents.manifests.documents import AGENT_KIND, TOOL_KIND, editor_schema
 from tests.docs.pages import PAGES, ROOT, blocks
 
 CHECK = jsonschema_rs.validator_for(editor_schema())

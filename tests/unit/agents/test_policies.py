@@ -9,7 +9,7 @@ import pytest
 
 from errands import A2AServer, AgentCardConfig, TaskContext, Worker
 from errands.agents.manifests import ManifestError
-from errands.agents.policies import examine_policy, load_policy
+from errands.agents.manifests.loading import examine_policy, load_policy
 from errands.policy.document import compile_policy
 
 

@@ -147,6 +147,8 @@ def test_turns_share_a_conversation_until_a_new_one_begins(url: str, tmp_path: P
         terminal.until(lambda: len(contexts()) == 3)
         first, second, third = contexts()
         assert first == second != third
+        # A key that is pressed before the prompt is shown may be lost.
+        terminal.until(lambda: terminal.display.rstrip().endswith("you>"))
         terminal.press(CTRL_D)
         terminal.shows(f"--context {third}")
         assert terminal.exit_code() == 0
@@ -161,7 +163,7 @@ def test_a_file_goes_with_the_next_message(url: str, tmp_path: Path) -> None:
         terminal.enter("/file nothing.txt")
         terminal.shows("nothing.txt cannot be read (No such file or directory).")
         terminal.enter("/file notes.txt")
-        terminal.shows("notes.txt (7 bytes) goes with the next message.")
+        terminal.shows("notes.txt (7 bytes) is attached to the next message.")
         terminal.enter("look")
         terminal.shows("You said: look notes.txt=of mine")
         terminal.enter("again")

@@ -715,6 +715,6 @@ def test_a_server_on_this_machine_does_not_answer_to_the_name_of_a_page(tmp_path
 
 def test_a_server_for_every_machine_answers_to_any_name(tmp_path: Path) -> None:
     with Served(write(tmp_path, ECHO), "--host", "0.0.0.0", cwd=tmp_path) as server:
-        assert "there is no --auth" in server.greeting
+        assert "because --auth is not set" in server.greeting
         sent = b"GET /tasks HTTP/1.1\r\nHost: agent.example\r\nConnection: close\r\n\r\n"
         assert exchange(server.url, sent).startswith(b"HTTP/1.1 200 ")

@@ -189,10 +189,10 @@ def test_a_name_that_is_no_agent_says_what_it_is(write: Write, name: str, words:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("missing.py", "there is no file missing.py"),
-        ("folder/", "there is no file folder"),
-        ("no_such_module:server", "there is no module no_such_module"),
-        ("no_such.module:server", "there is no module no_such.module"),
+        ("missing.py", "the file missing.py does not exist"),
+        ("folder/", "the file folder does not exist"),
+        ("no_such_module:server", "the module no_such_module is neither installed nor in"),
+        ("no_such.module:server", "the module no_such.module is neither installed nor in"),
         ("agent.yaml:clerk", "choose an agent of the manifests with --agent clerk"),
         (":server", "expected FILE.py, FILE.py:NAME or MODULE:NAME"),
     ],

@@ -179,7 +179,7 @@ def test_another_server_is_recognised(errands: Errands) -> None:
     with live_app(app) as url:
         result = errands("top", url, "--once")
     assert result.exit_code == 3
-    assert "not as a server of errands does" in result.stderr
+    assert "unlike a server of errands" in result.stderr
 
 
 ESCAPE = "\x1b]0;owned\x07\x9b2J\u202e"

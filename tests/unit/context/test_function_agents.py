@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from errands import ConfigurationError, Part, TaskContext, Worker, agent
-from errands.runtime.blocking import BlockingTaskContext
+from errands.runtime.handler import BlockingTaskContext
 from errands.testing import connect
 from tests.unit.support import said
 

@@ -19,11 +19,17 @@ from errands.model.core import Artifact, Message, Part, Role, StreamResponse, Ta
 from errands.model.log import CancelRequest, Event, EventKind, Head, LeaseRecord, RequestOptions, Scope, StoredTask
 from errands.policy import records
 from errands.policy.cel.session import Call, Session
-from errands.policy.timeline import MAX_SPANS, SHOWN, Timeline, TimelineFold, TimelineSpan, timeline_of
+from errands.policy.timeline import MAX_SPANS, SHOWN, Timeline, TimelineFold, TimelineSpan
 from errands.runtime.journal import status_update
 
 START = 1_800_000_000_000
 CALL: dict[str, Any] = {"call": "c1", "function": "refund", "arguments": {"amount": 500}}
+
+
+def timeline_of(task: StoredTask, events: Iterable[Event], *, gap: bool = False, contents: bool = True) -> Timeline:
+    fold = TimelineFold(contents=contents)
+    fold.take(events)
+    return fold.timeline(task, gap=gap)
 
 
 class Log:

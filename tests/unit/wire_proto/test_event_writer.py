@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from errands.model.base import encode
 from errands.model.core import Artifact, Part, StreamResponse, TaskArtifactUpdateEvent
-from errands.wire.proto.codec import CODECS, Codec, read_response
-from errands.wire.proto.event_writer import EventWriter
+from errands.wire.proto.codec import CODECS, Codec, EventWriter, read_response
 from tests.soak import examples
 from tests.unit.wire_proto.strategies import events
 

@@ -252,7 +252,7 @@ class Calls:
             with span.active():
                 ended = await executed
         except (ReviewPendingError, LeaseLostError, StorageError):
-            raise  # a call that goes on later, or in another process, is recorded then
+            raise  # a call that continues later, or in another process, is recorded then
         except BaseException as error:
             if self._overseer.turn.stopped not in ("lost", "drain"):
                 span.fail(type(error).__name__)
@@ -349,7 +349,7 @@ class Calls:
         key = f"{call.id}:script"
 
         async def perform(inner: Call) -> Json:
-            """Make a call; how it went is durable before the script goes on."""
+            """Make a call. Its outcome is durable before the script continues."""
             try:
                 if inner.function == "file":
                     assert self._overseer.files is not None

@@ -289,11 +289,11 @@ class ManifestTurn:
 
 
 class _AnswerBrokenError(Exception):
-    """The model's answer broke off. The message says so to the caller, who can go on in the same task."""
+    """The model's answer broke off. The message says so to the caller, who can continue in the same task."""
 
 
 def with_own_ids(calls: Iterable[FunctionCall], known: Set[str]) -> Iterator[FunctionCall]:
-    """Yield the calls of an answer with ids that mean nothing else in the task: records are found by them."""
+    """Yield the calls of an answer with ids that are unique in the task, because records are found by them."""
     used = set(known)
     for call in calls:
         usable = len(call.id) <= _LONGEST_ID and call.id.isprintable() and not _OUR_IDS.search(call.id)

@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from errands.agents.delegation import Delegation
-from errands.agents.loop.plan import Plan, Repertoire
-from errands.agents.loop.progress import Progress
+from errands.agents.loop.plan import Plan, Progress, Repertoire
 from errands.agents.manifests.functions import MESSAGE
 from errands.agents.mounts import MountError
 from errands.agents.tools.base import BrokenToolError
@@ -128,13 +127,13 @@ class ManifestOverseer(TurnOverseer):
     # Ends
 
     async def stop(self, reason: Reason, text: str, *last: AnyRecord) -> NoReturn:
-        """See `TurnOverseer.stop`. The turn ends when the calls that run beside this one have ended."""
+        """See `TurnOverseer.stop`. The turn ends when the concurrent calls have ended."""
         run = await self.run()
         run.note(*last, records.Ended(at=run.now(), reason=reason, detail=text))
         raise TaskStoppedError(text, reason)
 
     async def fail(self, text: str, problem: object, *last: AnyRecord) -> NoReturn:
-        """End the task because it cannot go on; see `refer`."""
+        """End the task because it cannot continue; see `refer`."""
         await self.stop("errored", self.refer(text, problem), *last)
 
     def refer(self, text: str, problem: object) -> str:

@@ -33,7 +33,7 @@ CEL_RESERVED = frozenset(
 )
 
 #: The message to another agent, as the model sees it.
-_QUESTION = {"type": "string", "description": "What to ask or tell the agent, with all it needs to know."}
+_QUESTION = {"type": "string", "description": "The question or task for the agent, with all it needs to know."}
 _RESOURCE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -38,7 +38,7 @@ _STAR = re.compile(r"[:,{\[-]\s*\*\s*([,}\]#]|$)")
 _SPECIAL = re.compile(r"[:-]\s+([!&%@`])")
 _STRING_TAGS = ("!", "tag:yaml.org,2002:str")
 
-#: Called with the line, the problem and the remedy of a mistake after which parsing goes on.
+#: Called with the line, the problem and the remedy of a mistake after which parsing continues.
 OnProblem = Callable[[int, str, str], None]
 
 
@@ -92,7 +92,7 @@ class UnreadableError(Exception):
 
 
 def documents(text: str, report: OnProblem) -> Iterator[Node]:
-    """Yield the documents of a file that are not empty. Raises `UnreadableError` where parsing cannot go on."""
+    """Yield the documents of a file that are not empty. Raises `UnreadableError` where parsing cannot continue."""
     yaml = from_extra("yaml")
     events = yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     try:

@@ -162,7 +162,7 @@ class Backend(ABC):
         """Return the result. Raises `ToolError`, `BrokenToolError`, and `Suspended` while a call waits."""
 
     async def teardown(self, state: State) -> None:  # noqa: B027 - most have nothing to do
-        """Clean up after the task has ended. The toolbox logs errors and goes on."""
+        """Clean up after the task has ended. The toolbox logs errors and continues."""
 
     async def close(self) -> None:  # noqa: B027 - most have nothing to do
         """Clean up after the turn has ended."""

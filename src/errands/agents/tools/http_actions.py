@@ -291,7 +291,18 @@ def address(pieces: Sequence[str | AddressValue]) -> httpx.URL:
             if not allowed.fullmatch(piece.text):
                 raise ToolError(f"{piece.text!r} cannot be used in the address: it must be {described}")
             built += piece.text
-    _check_path(pieces)
+    # No value may make a segment of the path empty, or one that leads upwards. Slashes of values are quoted, so a NUL
+    # before each value marks the segments that have one.
+    first, *rest = pieces
+    marked = (
+        piece if isinstance(piece, str) else "\0" + quote(piece.text, safe="", errors="replace") for piece in rest
+    )
+    whole = (first if isinstance(first, str) else "base") + "".join(marked)
+    for segment in re.split(r"[?#]", whole, maxsplit=1)[0].split("/"):
+        if "\0" in segment:
+            if not segment.strip("\0"):
+                raise ToolError("a value that is a part of the address is empty")
+            _refuse_dots(unquote(segment.replace("\0", "")))
     return parsed(built)
 
 
@@ -315,21 +326,6 @@ def segment(name: str, text: str) -> str:
         raise ToolError(f"{name} is empty, and it is a part of the address")
     _refuse_dots(text)
     return quote(text, safe="", errors="replace")
-
-
-def _check_path(pieces: Sequence[str | AddressValue]) -> None:
-    """Refuse values that make a segment of the path empty, or one that leads upwards."""
-    first, *rest = pieces
-    base = first if isinstance(first, str) else "base"
-    # Slashes of values are quoted, so a NUL before each value marks the segments that have one.
-    marked = (
-        piece if isinstance(piece, str) else "\0" + quote(piece.text, safe="", errors="replace") for piece in rest
-    )
-    for step in re.split(r"[?#]", base + "".join(marked), maxsplit=1)[0].split("/"):
-        if "\0" in step:
-            if not step.strip("\0"):
-                raise ToolError("a value that is a part of the address is empty")
-            _refuse_dots(unquote(step.replace("\0", "")))
 
 
 def _refuse_dots(text: str) -> None:

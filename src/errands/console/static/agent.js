@@ -1,4 +1,4 @@
-/** The agent: its card as people read it, what a check of the card found, its skills, its policy, and the raw JSON. */
+/** The agent: its card in readable form, the findings of a check, its skills, its policy, and the raw JSON. */
 
 import { html, useState } from "./vendor/preact.js";
 import { Link, useKeys, useTitle } from "./app.js";
@@ -80,7 +80,7 @@ function Skill({ skill }) {
 function Security({ card }) {
   const schemes = Object.entries(card.securitySchemes ?? {});
   const required = card.securityRequirements ?? card.security ?? [];
-  if (!schemes.length) return html`<p class="empty">The card names no security schemes: everybody who reaches the agent may use it.</p>`;
+  if (!schemes.length) return html`<p class="empty">The card names no security schemes: everyone who can reach the agent may use it.</p>`;
   return html`
     <table class="cards"><thead><tr><th scope="col">Scheme</th><th scope="col">Kind</th><th scope="col">Details</th></tr></thead>
       <tbody>${schemes.map(([name, scheme]) => {
@@ -90,7 +90,7 @@ function Security({ card }) {
     ${required.length > 0 && html`<p class="muted">A caller needs ${required.map((one) => Object.keys(one.schemes ?? one).join(" and ")).filter(Boolean).join(", or ")}.</p>`}`;
 }
 
-/** What the policy of one agent checks and limits, as a table, and as the text that it was compiled to. */
+/** The rules and limits in the policy of one agent, as a table, and as the text that it was compiled to. */
 function Policy({ policy, named }) {
   const [open, setOpen] = useState(false);
   const { rules, limits, text, version, agent } = policy;

@@ -42,7 +42,7 @@ function readStored() {
   }
 }
 
-/** Call `listener` with true when the server wants credentials, and with false when someone has signed in or out. */
+/** Call `listener` with true when the server wants credentials, and with false when the user has signed in or out. */
 export function onSignIn(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
@@ -65,7 +65,7 @@ export function isSignedIn() {
 /**
  * Return the ways to sign in that the card offers and a page can use: `{id, label, hint, fields, read}`.
  *
- * `read` makes credentials of the values that were entered.
+ * `read` makes credentials from the values that were entered.
  */
 export function signInWays() {
   const ways = [];
@@ -105,15 +105,15 @@ export function signInWays() {
 // Requests
 
 /**
- * Cookies are sent, because a proxy may have signed the user in with one. Not so where the card names passwords: the
- * browser would answer a refusal with a dialog of its own.
+ * Cookies are sent, because a proxy may have signed the user in with one. They are omitted if the card names passwords:
+ * the browser would then answer a refusal with a dialog of its own.
  */
 const cookies = Object.values(card.securitySchemes ?? {}).some((one) => one.httpAuthSecurityScheme?.scheme?.toLowerCase() === "basic")
   ? "omit" : "same-origin";
 
 /** Send a request with the credentials, and return the response. Raises `ApiError` if it was refused. */
 export async function request(path, { method = "GET", headers = {}, body, signal } = {}) {
-  // Not `new URL(path, root)`: a path that is an address of its own would get the credentials.
+  // Not `new URL(path, root)`, which would send the credentials to a path that is a complete address.
   const address = new URL(root + path.replace(/^\//, ""));
   const sent = new Headers(headers);
   if (credentials?.in === "header") sent.set(credentials.name, credentials.value);
@@ -186,7 +186,7 @@ export const PROTOCOLS = {
   },
 };
 
-/** Extensions that the agent requires of its clients. The console leaves what they change to the agent. */
+/** Extensions that the agent requires of its clients. The console activates them, and does nothing else for them. */
 const required = (card.capabilities?.extensions ?? []).filter((one) => one.required).map((one) => one.uri);
 
 /** Return a JSON-RPC request as it is sent: `{headers, body}`. */
@@ -220,7 +220,7 @@ export async function openStream(operation, params, { lastId = null, signal, pro
   throw answer.error ? rpcError(answer.error) : new ApiError(502, "The server did not answer with a stream.");
 }
 
-/** The HTTP status that says the same as a code of JSON-RPC. */
+/** The HTTP status that corresponds to a code of JSON-RPC. */
 const STATUS_OF_CODE = {
   "-32001": 404, "-32002": 409, "-32003": 400, "-32004": 400, "-32005": 415, "-32600": 400, "-32601": 404, "-32602": 400,
   "-32603": 500, "-32700": 400,

@@ -25,7 +25,7 @@ import { html, render, useEffect, useErrorBoundary, useId, useLayoutEffect, useR
 
 const chat = () => import("./chat.js");
 
-/** Every page: its address below the mount point, its module, and where it stands in the navigation. */
+/** Every page: its address below the mount point, its module, and its place in the navigation. */
 const PAGES = [
   { path: "console", styles: "pages.css", load: () => import("./overview.js"), title: "Overview", icon: "home", key: "h" },
   { path: "chat", styles: "chat.css", load: chat, title: "Chat", icon: "chat", key: "c" },
@@ -134,7 +134,7 @@ export function useTitle(title) {
 const tables = [];
 let isKeyed = stored("errands-keys") !== "off";
 
-/** Keys that are not letters, as the help shows them, and what the keys of a page usually do. */
+/** Names of keys that are not letters, as the help shows them, and the usual meanings of the keys of a page. */
 const MEANINGS = {
   j: "Next row", k: "Previous row", Enter: "Open", o: "Expand", e: "Next problem", E: "Previous problem", f: "Follow",
   x: "Select", ".": "Actions", a: "Approve", d: "Deny", "/": "Search", Escape: "Close",
@@ -143,7 +143,7 @@ const MEANINGS = {
 /**
  * Handle keys while the page is shown: `{j: () => …}`, or `{j: {does: "Next row", run: () => …}}` for the help.
  *
- * Keys are ignored while someone types, and when single keys are switched off.
+ * Keys are ignored while the user types, and when single keys are switched off.
  */
 export function useKeys(table) {
   const latest = useRef(table);
@@ -154,7 +154,7 @@ export function useKeys(table) {
   }, []);
 }
 
-/** What takes the keys for itself. */
+/** Elements that handle keys themselves. */
 const TYPED = "input:not([type=checkbox], [type=radio], [type=range]), textarea, select, [contenteditable]";
 let pending = "";
 
@@ -164,7 +164,7 @@ function onKey(event) {
   if (isTyping && event.key !== "Escape") return;
   if (document.querySelector("dialog[open]")) return;
   if (!isKeyed && event.key !== "Escape") return;
-  // A focused button or link has the keys Enter and Space itself.
+  // A focused button or link handles Enter and Space itself.
   if ((event.key === "Enter" || event.key === " ") && event.target.closest?.("button, a, summary, input")) return;
   if (pending === "g") {
     pending = "";
@@ -182,7 +182,7 @@ function onKey(event) {
   }
 }
 
-/** A dialog with a title. Escape closes it, and so does a click beside it. */
+/** A dialog with a title. Escape and a click beside it close it. */
 function Dialog({ title, close, children, ...rest }) {
   const dialog = useRef(null);
   const id = useId();
@@ -406,7 +406,7 @@ export function loadStyles(name) {
   return sheets.get(name);
 }
 
-/** A page whose module is loaded when it is opened. A crash of a page stays in the page. */
+/** A page whose module is loaded when it is opened. A crash of the page does not affect the frame. */
 function Page({ row, ...props }) {
   const [, redraw] = useReducer((count) => count + 1, 0);
   const [failure, setFailure] = useState(null);

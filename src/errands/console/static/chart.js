@@ -11,7 +11,7 @@ export function roundUp(value) {
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value * 0.999999);
 }
 
-/** Return the d attribute of a line; it is interrupted where there is no value. */
+/** Return the `d` attribute of a line, which is interrupted where there is no value. */
 export function linePath(values, x, y) {
   let path = "", pen = false;
   values.forEach((value, index) => {

@@ -9,7 +9,7 @@ import { Ago, State, shortId } from "./words.js";
 
 /** The mark of the questions and answers of reviews. */
 const REVIEW = "errands/review";
-/** Pixels from the end within which a conversation follows what is new. */
+/** The distance from the end, in pixels, within which a conversation scrolls with new content. */
 const NEAR = 120;
 const MOST_SUGGESTIONS = 6;
 
@@ -22,7 +22,7 @@ export function page({ params, query, me }) {
   const isNew = params.context === undefined;
   if (conversation.current === null) conversation.current = new Conversation(contextId, redraw);
 
-  // The address decides. A conversation that began on this page gets its address with its first message.
+  // The address names the conversation. One that begins on this page gets its address with its first message.
   useLayoutEffect(() => {
     const wanted = params.context ?? (conversation.current.tasks.size + conversation.current.outgoing.length > 0 ? newId() : contextId);
     if (wanted === contextId) return;
@@ -177,7 +177,7 @@ function Messages({ conversation, me, send, isEmpty }) {
     </div>`;
 }
 
-/** Tells screen readers in one sentence what has happened, not every token of it. */
+/** Tells screen readers in one sentence what has happened, instead of every token. */
 function Announcer({ tasks }) {
   const [said, say] = useState("");
   const newest = tasks.at(-1)?.task;
@@ -234,7 +234,7 @@ function Outgoing({ entry, conversation }) {
     </div>`;
 }
 
-/** A task: the messages of both sides in their order, what it has produced, and how it stands. */
+/** A task: the messages of both sides in their order, its artifacts, and its state. */
 function TaskTurn({ task, isGap, conversation, me, send }) {
   const history = task.history ?? [];
   const rows = [];
@@ -256,7 +256,7 @@ function TaskTurn({ task, isGap, conversation, me, send }) {
   const question = isPaused(task) ? task.status.message : null;
   history.forEach((message, index) => {
     putArtifacts(index);
-    // The open question is shown at the end, with what answers it.
+    // The open question is shown at the end, with the controls to answer it.
     if (message.messageId === question?.messageId) return;
     rows.push(html`<${MessageBubble} key=${message.messageId} message=${message} />`);
   });
@@ -323,7 +323,7 @@ function ArtifactBubble({ artifact, isOpen }) {
 
 // Questions
 
-/** A paused task: what it asks, and what answers it. */
+/** A paused task: its question, and the controls to answer it. */
 function Question({ task, conversation, me, send }) {
   const message = task.status.message;
   const [modules, setModules] = useState({});
@@ -516,7 +516,7 @@ function asObject(value) {
   return value;
 }
 
-/** The wire of the last exchange; its module is loaded when someone opens it. */
+/** The wire of the last exchange. Its module is loaded when it is opened. */
 function WirePanel({ last, close }) {
   const [module, setModule] = useState(null);
   useEffect(() => { import("./exchange.js").then(setModule, () => {}); }, []);

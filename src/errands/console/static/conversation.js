@@ -1,8 +1,8 @@
 /**
- * A conversation: the tasks of one context, the messages on their way, and the streams that keep them up to date.
+ * A conversation: the tasks of one context, the messages in transit, and the streams that keep them up to date.
  *
- * A message has its id before it is sent, and the same id whenever it is sent again, so no answer is worked on twice. It
- * stays in the session storage of the tab until the server has it; a page that is loaded again sends it again.
+ * A message gets its id before it is sent, and has the same id when it is sent again, so the agent handles it once. It
+ * stays in the session storage of the tab until the server has it; a page that is reloaded sends it again.
  */
 
 import { ApiError, call, card, newId, openStream, request, rpcError } from "./api.js";
@@ -11,13 +11,13 @@ import { follow, keepOpen } from "./stream.js";
 
 const TERMINAL = new Set(["TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED"]);
 const PAUSED = new Set(["TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"]);
-/** Tasks of a conversation that are shown. */
+/** The most tasks of a conversation that are shown. */
 const SHOWN = 50;
-/** Tasks that are followed at the same time: a browser opens six connections to one server at most. */
+/** The most tasks that are followed at the same time: a browser opens at most six connections to one server. */
 const FOLLOWED = 3;
 /** Larger files are uploaded to the server's store of files, if it has one. */
 const UPLOADED = 256 * 1024;
-/** Bytes of files that go into a message itself; the server takes 10 MB of JSON, and base64 is a third longer. */
+/** Bytes of files that fit into a message itself: the server takes 10 MB of JSON, and base64 is a third longer. */
 const LARGEST_INLINE = 7_000_000;
 
 export const streams = card.capabilities?.streaming === true;
@@ -30,7 +30,7 @@ export function isPaused(task) {
   return PAUSED.has(task.status?.state);
 }
 
-/** Return the conversations that the server still has, the newest first: `{contextId, title, state, at}`. */
+/** Return the conversations that the server still stores, the newest first: `{contextId, title, state, at}`. */
 export async function listConversations() {
   const { tasks = [] } = await call("list", { pageSize: 100, historyLength: 3, includeArtifacts: false });
   const found = new Map();
@@ -51,7 +51,7 @@ export function firstWords(task) {
   return text.trim().replace(/\s+/g, " ").slice(0, 80);
 }
 
-/** Titles of the conversations that were opened here: a list of tasks has only the last messages of each. */
+/** Titles of the conversations that were opened here, because a list of tasks has only the last messages of each. */
 const titles = new Map();
 
 export class Conversation {
@@ -64,7 +64,7 @@ export class Conversation {
     /** What the page is waiting for: `loading`, `ready` or `failed`, and the error. */
     this.state = "loading";
     this.error = null;
-    /** How the newest stream is doing, see `keepOpen`, and why. */
+    /** The state of the newest stream, see `keepOpen`, and the reason for it. */
     this.live = "";
     this.liveError = null;
     /** The message that was sent last, and the version of its task before: what `Wire` shows. */
@@ -78,10 +78,10 @@ export class Conversation {
   #pending = new Map();
   #frame = 0;
   #isClosed = false;
-  /** After how many messages of its task an artifact appeared, as far as this page has seen it. */
+  /** The number of messages after which an artifact of a task appeared, if this page has seen that. */
   #places = new Map();
 
-  /** Read the tasks of the conversation, follow those that have not ended, and send again what was on its way. */
+  /** Read the tasks of the conversation, follow those that have not ended, and send unconfirmed messages again. */
   async load() {
     this.state = "loading";
     try {
@@ -111,7 +111,7 @@ export class Conversation {
     this.#streams.clear();
   }
 
-  /** The task that goes on at the end of the conversation, if it has not ended. */
+  /** The task at the end of the conversation, if it has not ended. */
   get open() {
     const newest = [...this.tasks.values()].at(-1)?.task;
     return newest && !isEnded(newest) ? newest : null;
@@ -122,12 +122,12 @@ export class Conversation {
     return this.outgoing.some((one) => !one.error) || (this.open !== null && !isPaused(this.open));
   }
 
-  /** After how many messages of its task an artifact is shown. */
+  /** The number of messages of its task after which an artifact is shown. */
   placeOf(task, artifactId) {
     const place = this.#places.get(`${task.id} ${artifactId}`);
     if (place !== undefined) return place;
     const history = task.history ?? [];
-    // The message with which a turn ended came after what the turn has produced.
+    // The message that ended a turn came after the artifacts of the turn.
     const endsWithAgent = history.at(-1)?.role === "ROLE_AGENT";
     return endsWithAgent ? history.length - 1 : history.length;
   }
@@ -162,7 +162,7 @@ export class Conversation {
     this.#paint();
   }
 
-  /** A review was answered: the task goes on. */
+  /** A review was answered, and the task continues. */
   reviewed(taskId) {
     if (!this.#streams.has(taskId)) this.#follow(taskId);
     this.#paint();
@@ -203,8 +203,8 @@ export class Conversation {
   }
 
   /**
-   * Send a message and show the stream that answers it. After a cut before the answer the message is sent again, later
-   * the task is subscribed to behind the last event that arrived.
+   * Send a message and show the stream that answers it. If the connection breaks before the answer, the message is sent
+   * again; later, the page subscribes to the task after the last event that arrived.
    */
   #postStreaming(entry) {
     let taskId = null;
@@ -309,7 +309,7 @@ export class Conversation {
     this.#paint();
   }
 
-  /** Fold what has arrived since the last picture was painted. */
+  /** Fold the events that have arrived since the last frame was painted. */
   #flush() {
     for (const [id, updates] of this.#pending) {
       let known = this.tasks.get(id);
@@ -337,12 +337,12 @@ export class Conversation {
 
   #keep(task, { version = 0, isGap = false } = {}) {
     const known = this.tasks.get(task.id);
-    // A task that was read while it is followed may be older than what its events have shown.
+    // A task that is read while it is followed may be older than its events.
     if (known && version === 0 && known.version > 0 && isEnded(known.task)) return;
     const isLive = version > 0;
     for (const artifact of task.artifacts ?? []) {
       const old = known?.task.artifacts?.find((one) => one.artifactId === artifact.artifactId);
-      // One that was replaced is shown where that happened.
+      // An artifact that was replaced is shown where that happened.
       if (isLive && known && (!old || isReplaced(old, artifact))) {
         this.#places.set(`${task.id} ${artifact.artifactId}`, (known.task.history ?? []).length);
       }
@@ -355,7 +355,7 @@ export class Conversation {
     this.tasks.set(task.id, { task, version: Math.max(version, known?.version ?? 0), isGap: isGap || Boolean(known?.isGap) });
   }
 
-  /** The server has a message: it need not be sent again. */
+  /** Forget a message that the server has, which need not be sent again. */
   #accepted(message, taskId) {
     const known = taskId === null ? null : this.tasks.get(taskId);
     this.last = { message, taskId, after: known?.version ?? 0 };
@@ -371,7 +371,7 @@ export class Conversation {
     this.liveError = error ?? null;
     if (state === "ended" || state === "failed") {
       this.#streams.delete(id);
-      // Somebody else may have ended it: a subscription to an ended task is refused.
+      // The task may have ended meanwhile: a subscription to an ended task is refused.
       if (state === "failed") this.#refreshIfGone(id, error);
     }
     this.#paint();
@@ -393,7 +393,7 @@ export class Conversation {
     this.#frame = document.hidden ? setTimeout(paint, 200) : requestAnimationFrame(paint);
   }
 
-  // Messages on their way
+  // Messages in transit
 
   get #storage() {
     return `errands-outgoing-${this.contextId}`;
@@ -422,7 +422,7 @@ function isReplaced(old, artifact) {
   return typeof before?.text === "string" && typeof after?.text === "string" && !after.text.startsWith(before.text);
 }
 
-/** Call until it succeeds or fails for good, with a growing pause in between. */
+/** Call a function until it succeeds or fails for good, with growing pauses in between. */
 async function retried(operation, isGivenUp) {
   for (let pause = 500; ; pause *= 2) {
     try {
@@ -436,7 +436,7 @@ async function retried(operation, isGivenUp) {
 
 // Files
 
-/** Return a file as a part of a message. Large ones are uploaded first. Raises `ApiError` with what is wrong. */
+/** Return a file as a part of a message. Large files are uploaded first. Raises `ApiError`. */
 export async function filePart(file, maxUploadBytes) {
   const about = { filename: file.name, mediaType: file.type || "application/octet-stream" };
   if (file.size > UPLOADED && maxUploadBytes) {

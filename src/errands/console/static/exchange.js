@@ -1,7 +1,7 @@
 /**
  * The last exchange of a conversation as it is on the wire, in A2A 1.0 or 0.3.
  *
- * The answer is not translated here: the server itself writes it in the chosen version, from the log behind the position
+ * The answer is not translated here: the server itself writes it in the chosen version, from the log after the position
  * at which the message was sent.
  */
 
@@ -12,9 +12,9 @@ import { readEvents } from "./stream.js";
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { quoted } from "./wire.js";
 
-/** Events that are shown, the newest ones. */
+/** The most events that are shown, the newest ones. */
 const SHOWN = 300;
-/** Characters of an event that are shown. */
+/** The most characters of an event that are shown. */
 const LONGEST = 4000;
 const LONGEST_REQUEST = 20_000;
 
@@ -35,7 +35,7 @@ function olderPart({ text, raw, url, data, filename, mediaType, metadata }) {
   return { kind: "file", file, metadata };
 }
 
-/** Return a shell command that sends the request. Credentials are left to the reader. */
+/** Return a shell command that sends the request, without credentials. */
 export function curl({ headers, body }) {
   const words = ["curl", "-sSN", root, ...Object.entries(headers).flatMap(([name, value]) => ["-H", `${name}: ${value}`]), "-d", body];
   return words.map(quoted).join(" ");

@@ -2,11 +2,11 @@
  * Rates and percentiles from the totals of a process.
  *
  * A snapshot is `{at, figures}`: a time, and samples `{name, labels, value, sum, buckets}` as the operator API has them.
- * Counters only grow, so what happened in between is the difference of two snapshots; where it is negative the process
- * was started again.
+ * Counters only grow, so the difference of two snapshots is what happened between them. It is negative if the process was
+ * restarted.
  */
 
-/** A rate over fewer milliseconds says nothing. */
+/** Rates over fewer milliseconds are not computed. */
 const SHORTEST = 1500;
 
 /** Return the sum of a metric over the samples of a snapshot that match; null if it has none. */
@@ -28,7 +28,7 @@ export function latest(answer, name) {
   return values.length ? Math.max(...values) : null;
 }
 
-/** Return the processes of an answer, the one that answered first. */
+/** Return the processes of an answer, beginning with the one that answered. */
 export function replicas(answer) {
   return answer ? [answer.process, ...answer.processes] : [];
 }
@@ -72,7 +72,7 @@ function merged(figures, name) {
   };
 }
 
-/** Return the value below which a share of the observations is, from cumulated counts; null without observations. */
+/** Return the value below which a share of the observations lies, from cumulative counts; null without observations. */
 export function quantile(counts, all, share, bounds) {
   if (!(all > 0) || !bounds.length) return null;
   const wanted = share * all;

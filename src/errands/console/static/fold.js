@@ -1,7 +1,7 @@
 /**
- * From events to the task: the same function as `errands.lifecycle.fold`, against which it is tested.
+ * Folds events into a task, like `errands.lifecycle.fold`, against which it is tested.
  *
- * Nothing that is given is changed. What did not change is shared, so folding the events of a stream one by one is cheap.
+ * Arguments are not changed. Unchanged parts are shared, so folding the events of a stream one by one is cheap.
  */
 
 const SETTLED = new Set([
@@ -68,7 +68,7 @@ export function foldUpdates(task, updates) {
       metadata = Object.keys(merged).length > 0 ? merged : undefined;
       for (const message of history.slice(counted)) known.add(message.messageId);
       counted = history.length;
-      // What a published task leaves out stays: a message may have come since.
+      // Messages that a published task leaves out stay: they may be newer.
       history = [...history, ...(update.task.history ?? []).filter((message) => !known.has(message.messageId))];
       for (const artifact of update.task.artifacts ?? []) {
         artifacts.set(artifact.artifactId, artifact);

@@ -2,8 +2,7 @@
  * A form made from a JSON Schema, for the answer to a question.
  *
  * It knows what forms need: texts, numbers, choices, flags, lists, nested objects, and references within the schema. For
- * everything else there is a field for JSON. The agent checks the answer again, so a pattern that a stranger wrote is not
- * run here.
+ * everything else there is a field for JSON. The agent checks the answer again, so its patterns are not run here.
  */
 
 import { html, useId, useMemo, useState } from "./vendor/preact.js";
@@ -11,10 +10,10 @@ import { html, useId, useMemo, useState } from "./vendor/preact.js";
 const DEEPEST = 5;
 const MOST_FIELDS = 60;
 const MOST_CHOICES = 500;
-/** Schemas that are looked at to find out what one field is: alternatives may refer to each other again and again. */
+/** The most schemas that are visited for one field, because alternatives may refer to each other. */
 const MOST_LOOKED_AT = 1000;
 
-/** Return the schema that a message asks to be answered by, null without one. */
+/** Return the schema for the answer to a message, null without one. */
 export function schemaOf(message) {
   for (const part of message?.parts ?? []) {
     const schema = part?.data?.schema;
@@ -23,7 +22,7 @@ export function schemaOf(message) {
   return null;
 }
 
-/** Follow references within the schema, and leave null out of what may be null. */
+/** Follow references within the schema, and leave out null as an alternative. */
 function resolved(schema, whole, depth = 0, looked = { count: 0 }) {
   if (schema === null || typeof schema !== "object" || depth > 10 || ++looked.count > MOST_LOOKED_AT) return {};
   if (typeof schema.$ref === "string") {
@@ -76,7 +75,7 @@ function kindOf(schema, depth) {
   return "json";
 }
 
-/** Return the schema, or one of any value if its form would have too many fields, as one that contains itself may. */
+/** Return the schema, or that of any value if the form would have too many fields, as recursive schemas do. */
 function bounded(schema) {
   let count = 0;
   const visit = (one, depth) => {
@@ -91,7 +90,7 @@ function bounded(schema) {
   return count > MOST_FIELDS ? {} : schema;
 }
 
-/** Return what a field shows before anything was entered. */
+/** Return the initial value of a field. */
 function initial(schema, whole, depth = 0) {
   const own = resolved(schema, whole);
   const kind = kindOf(own, depth);
@@ -109,12 +108,12 @@ function initial(schema, whole, depth = 0) {
   return own.default === undefined || own.default === null ? "" : String(own.default);
 }
 
-/** Return the JSON value of what was entered, undefined for nothing. Problems are added as `{path, text}`. */
+/** Return the JSON value of an input, undefined for an empty one. Problems are added as `{path, text}`. */
 function read(schema, whole, entered, isRequired, path, problems, depth = 0) {
   const own = resolved(schema, whole);
   const kind = kindOf(own, depth);
   const wrong = (text) => { problems.push({ path, text }); return undefined; };
-  const missing = () => (isRequired ? (own.isNullable ? null : wrong("This is needed.")) : undefined);
+  const missing = () => (isRequired ? (own.isNullable ? null : wrong("This is required.")) : undefined);
   if (kind === "const") return own.const;
   if (kind === "flag") return entered === true;
   if (kind === "object") {
@@ -128,8 +127,8 @@ function read(schema, whole, entered, isRequired, path, problems, depth = 0) {
   }
   if (kind === "list") {
     const items = (entered ?? []).map((item, index) => read(own.items, whole, item, true, `${path}/${index}`, problems, depth + 1));
-    if (own.minItems > items.length) return wrong(`At least ${own.minItems} of them are needed.`);
-    if (own.maxItems < items.length) return wrong(`At most ${own.maxItems} of them are possible.`);
+    if (own.minItems > items.length) return wrong(`At least ${own.minItems} are required.`);
+    if (own.maxItems < items.length) return wrong(`At most ${own.maxItems} are allowed.`);
     return items.length === 0 && !isRequired ? undefined : items;
   }
   if (kind === "choice") return entered === "" || entered === undefined ? missing() : own.enum[Number(entered)];

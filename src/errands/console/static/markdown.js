@@ -2,7 +2,7 @@
  * A subset of Markdown as vnodes: headings, lists, quotes, tables, code, emphasis and links. HTML is text like any other.
  *
  * Nothing is ever parsed as HTML, so there is nothing to sanitise. Links lead only to http, https and mailto, in a new
- * tab and with the host written beside them; images are not loaded, because their address would tell others who reads.
+ * tab and with the host written beside them. Images are not loaded: their servers would learn who reads the text.
  */
 
 import { html, useRef } from "./vendor/preact.js";
@@ -13,7 +13,7 @@ const DEEPEST = 6;
 /** Rows of a table that are shown. */
 const MOST_ROWS = 1000;
 
-/** A text. Blocks that have not changed since it was painted last are not parsed again. */
+/** A text. Blocks that have not changed since it was last painted are not parsed again. */
 export function Markdown({ text }) {
   const kept = useRef(new Map());
   const before = kept.current;
@@ -93,7 +93,7 @@ function endOfList(lines, at) {
   for (; end < lines.length; end++) {
     const line = lines[end];
     if (line.trim() === "") {
-      // A list goes on behind an empty line with an item or with something indented.
+      // A list continues after an empty line with an item or with indented text.
       const next = lines[end + 1] ?? "";
       if (!/^\s{2,}\S/.test(next) && !(ITEM.test(next) && !RULE.test(next))) break;
       continue;
@@ -161,7 +161,7 @@ function list(source, depth) {
   return isOrdered ? html`<ol start=${Number.parseInt(first[2], 10)}>${rows}</ol>` : html`<ul>${rows}</ul>`;
 }
 
-/** Return the cells of a row. A bar behind a backslash or in code belongs to the cell. */
+/** Return the cells of a row. A bar after a backslash or in code belongs to the cell. */
 function cells(line) {
   const found = [""];
   let isCode = false;
@@ -194,7 +194,7 @@ function table(source) {
 
 // Inline
 
-/** What may begin something in a line, in the order in which it is tried. */
+/** The inline elements, in the order in which they are tried. */
 const SPECIAL = /[\\`*_~[!<h\n]/g;
 const ESCAPED = /^\\([!-/:-@[-`{-~])/;
 const CODE = /^(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)/;
@@ -277,7 +277,7 @@ function emphasis(rest, before) {
   return null;
 }
 
-/** A link, or its words with the address behind them where it is none to be opened. */
+/** A link, or its words followed by the address if it must not be opened. */
 function link(words, target, source) {
   const isMail = /^mailto:[^\s]+$/i.test(target);
   const address = isMail ? null : readAddress(target);

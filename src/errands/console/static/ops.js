@@ -18,10 +18,10 @@ const whole = (value) => number(Math.round(value));
 export function page({ me }) {
   useTitle("Operations");
   if (me?.isOperator === false) {
-    return html`<div class="page"><h1>Operations</h1><p class="empty">Figures and webhooks are about the tasks of everybody, so they are for operators.</p><${Running} /></div>`;
+    return html`<div class="page"><h1>Operations</h1><p class="empty">Figures and webhooks cover the tasks of everyone, so they are for operators.</p><${Running} /></div>`;
   }
   if (me && me.reach !== "agent") {
-    return html`<div class="page"><h1>Operations</h1><p class="empty">Figures are about the tasks of all tenants, so they are for operators of all of them.</p><${Running} /><${Outbox} me=${me} /></div>`;
+    return html`<div class="page"><h1>Operations</h1><p class="empty">Figures cover the tasks of all tenants, so they are for operators of all tenants.</p><${Running} /><${Outbox} me=${me} /></div>`;
   }
   return html`<${Operations} me=${me} />`;
 }
@@ -33,7 +33,7 @@ function Operations({ me }) {
   const processes = useMemo(() => replicas(value), [value]);
   const chosen = processes.find((process) => process.id === query.process) ?? processes.find((process) => process.id === value?.process?.id) ?? processes[0];
   const kept = history.get(chosen?.id) ?? [];
-  // What was just reported, for the values of this moment.
+  // The latest reports, for current values.
   const snapshots = chosen && chosen.at > (kept.at(-1)?.at ?? 0) ? [...kept, { at: chosen.at, figures: chosen.figures }] : kept;
   return html`<div class="page">
     <header class="page-head"><h1>Operations</h1>${value && html`<span class="muted">${plural(processes.length, "process", "processes")}, read <${Ago} time=${at} /></span>`}</header>
@@ -48,8 +48,8 @@ function Operations({ me }) {
 
 /**
  * Read the figures every five seconds: `{value, error, at, again, history}`, with the snapshots of each process by its
- * id. The process that answers has kept its own, of which only the new ones are asked for; those of the others are
- * collected from when the page was opened.
+ * id. The answering process keeps its own snapshots, of which only new ones are requested; those of the others are
+ * collected from the time when the page was opened.
  */
 function useFigures() {
   const [state, setState] = useState({ value: null, error: null, at: 0, history: new Map() });

@@ -54,7 +54,7 @@ function Count({ to, title, read, tone = "" }) {
   return html`<li><${Link} to=${to}><b class=${count && tone ? `tone-${tone}` : ""}>${count === undefined ? "–" : read.value.next ? `${count}+` : count}</b><span>${title}</span></${Link}></li>`;
 }
 
-/** Return one sentence on how the agent is doing. */
+/** Return one sentence about the state of the agent. */
 export function health({ working, queued, waits, reviews, figures, dead }) {
   const said = [working ? `${working} working` : "Nothing is working"];
   if (queued) said.push(`${queued} queued`);

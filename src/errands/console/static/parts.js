@@ -10,7 +10,7 @@ import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 
 /** Images with more bytes are only offered as a download. */
 const LARGEST_IMAGE = 10_000_000;
-/** Texts with more characters are shown as plain text until someone asks for more. */
+/** Texts with more characters are shown as plain text until the user asks for more. */
 const LONGEST_TEXT = 200_000;
 /** Texts with more characters are painted less often while they grow. */
 const PACED_TEXT = 20_000;
@@ -25,12 +25,12 @@ const LONGEST_STRING = 5000;
 const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\u3164\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
 
-/** Return a text in which characters that cannot be seen are written as their code, such as ‹U+202E›. */
+/** Return a text in which invisible characters are written as their codes, such as ‹U+202E›. */
 export function visible(text) {
   return String(text).replace(HIDDEN, (character) => `‹U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}›`);
 }
 
-/** Return a file name without folders and without characters that cannot be seen. */
+/** Return a file name without folders and without invisible characters. */
 export function fileName(name, fallback = "file") {
   const clean = String(name ?? "").replace(HIDDEN, "").replace(/[\\/:*?"<>|]/g, "_").trim().replace(/^\.+/, "");
   return clean.slice(0, 150) || fallback;
@@ -271,7 +271,7 @@ function FileCard({ name, fallback = "file", about, children }) {
     </div>`;
 }
 
-/** A file at an address. Files of this server are loaded when someone asks; others are only linked. */
+/** A file at an address. Files of this server are loaded on request; others are only linked. */
 export function LinkedFile({ part }) {
   const [state, setState] = useState({});
   const address = readAddress(part.url);
@@ -307,7 +307,7 @@ export function LinkedFile({ part }) {
     </${FileCard}>`;
 }
 
-/** Return an address that a link may have, null for scripts, data and everything else that is not a place. */
+/** Return an address that a link may have, null for scripts, data and other schemes that are not addresses. */
 export function readAddress(text) {
   try {
     const address = new URL(text);

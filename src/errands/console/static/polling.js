@@ -1,10 +1,10 @@
-/** Reading again and again while the tab is visible, and how a read that failed is shown. */
+/** Polls while the tab is visible, and shows reads that failed. */
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { get } from "./api.js";
 import { Ago } from "./words.js";
 
-/** A read that takes long is repeated less often: it takes at most one part in so many of the time. */
+/** A slow read is repeated less often: reading takes at most this fraction, one in so many, of the time. */
 const SHARE = 15;
 
 /** Call `read` at once and then every `every` milliseconds, but only while the tab is visible, and one at a time. */
@@ -54,7 +54,7 @@ export function useRead(path, parameters = {}, every = 2000) {
   return state.key === key ? { ...state, again: read } : { value: null, error: null, at: 0, again: read };
 }
 
-/** What went wrong, how old the rows are that are still shown, and a button that tries again. */
+/** The error, the age of the rows that are still shown, and a button that tries again. */
 export function Failure({ error, again, at = 0, what }) {
   return html`
     <div class="failure" role="alert">

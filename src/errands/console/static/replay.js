@@ -6,9 +6,9 @@ import { fold } from "./fold.js";
 import { State, duration, exact, number } from "./words.js";
 
 const PAGE = 1000;
-/** A task is kept for every so many events, so a step of the slider folds few of them. */
+/** The number of events between tasks that are kept, so that a step of the slider folds few events. */
 const KEPT = 250;
-/** Milliseconds after which the slider rests. */
+/** Milliseconds without a move after which the slider counts as resting. */
 const RESTS = 300;
 
 /**
@@ -29,7 +29,7 @@ export function useLog(id, newest) {
           const page = await get(`admin/tasks/${encodeURIComponent(id)}/events`, { after: log.after, limit: PAGE });
           log.gap ||= page.gap;
           for (const event of page.events) log.events.push(event);
-          // Callers who may not see every kind of event have versions that jump.
+          // For callers who may not see every kind of event, versions may jump.
           log.after = page.next ?? Math.max(limit.current, page.events.at(-1)?.version ?? 0);
           if (store.current === log) setState({ id, events: log.events.slice(), gap: log.gap, loading: true, error: null });
         }
@@ -47,7 +47,7 @@ export function useLog(id, newest) {
   return { ...(state.id === id ? state : { events: [], gap: false, loading: false, error: null }), all };
 }
 
-/** Return a function from an index to the task after that event; it keeps tasks on the way. */
+/** Return a function from an index to the task after that event. It keeps tasks in between. */
 export function replayer(events) {
   const kept = new Map([[-1, null]]);
   return (index) => {
@@ -95,7 +95,7 @@ export function Replay({ log, newest, start, version, setVersion, setReplay }) {
   useEffect(() => {
     if (!playing) return undefined;
     if (!active || index >= versions.length - 1) { setPlaying(false); return undefined; }
-    // As long as it took, but no pause is longer than a second, and the whole no longer than half a minute.
+    // In real time, but without pauses longer than a second, and in half a minute at most.
     const gap = versions[index + 1].at - event.at;
     const step = Math.max(1, Math.ceil(versions.length / 600));
     const timer = setTimeout(() => move(versions[Math.min(versions.length - 1, index + step)].version), Math.min(Math.max(gap, 40), 1000, 30_000 * step / versions.length));

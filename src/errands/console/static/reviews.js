@@ -8,7 +8,7 @@ import { Failure, useRead } from "./polling.js";
 import { words } from "./timeline.js";
 import { Ago, plural, shortId } from "./words.js";
 
-/** How long a verdict that was chosen by key or button waits to be confirmed. */
+/** How long a chosen verdict waits for its confirmation, in milliseconds. */
 const SURE = 6000;
 
 export function page({ me }) {
@@ -37,7 +37,7 @@ export function page({ me }) {
     ${error && html`<${Failure} error=${error} again=${again} at=${value ? at : 0} what="the reviews" />`}
     ${value !== null && pending.length === 0 && html`
       <div class="empty"><p>Nothing waits for a review.</p>
-        <p class="muted">A task appears here when a rule of the policy asks somebody, such as <code>review('supervisor@example.com')</code>.</p></div>`}
+        <p class="muted">A task appears here when a rule of the policy asks a user, such as <code>review('supervisor@example.com')</code>.</p></div>`}
     ${pending.length > 0 && html`
     <div class="review-desk">
       <ol class="review-queue plain" aria-label="Pending reviews, the longest waiting first">
@@ -84,7 +84,7 @@ function Subject({ review }) {
       </tbody></table>`;
 }
 
-/** Approve or deny, asked once more, because a key is pressed by accident more easily than a button. */
+/** Approve or deny, with a confirmation, because a key is more easily pressed by accident than a button. */
 function Verdict({ review, me, done }) {
   const [comment, setComment] = useState("");
   const [chosen, choose] = useState("");
@@ -113,7 +113,7 @@ function Verdict({ review, me, done }) {
   };
   return html`
     <div class="verdict">
-      <label for="comment">Comment, which the agent is given as well</label>
+      <label for="comment">Comment, which the agent also gets</label>
       <textarea id="comment" rows="2" value=${comment} onInput=${(event) => setComment(event.target.value)}></textarea>
       <div class="verdict-buttons">
         ${chosen

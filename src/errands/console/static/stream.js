@@ -1,8 +1,8 @@
 /**
  * Server-sent events over `fetch`, which unlike EventSource can send headers and POST.
  *
- * `keepOpen` and `follow` keep a stream open: after a cut it goes on behind the last event that arrived
- * (`Last-Event-ID`), so no event is missed and none comes twice.
+ * `keepOpen` and `follow` keep a stream open: after a lost connection it continues after the last event that arrived
+ * (`Last-Event-ID`), so every event arrives exactly once.
  */
 
 import { ApiError, request, rpcError } from "./api.js";
@@ -51,7 +51,7 @@ export class EventReader {
   }
 }
 
-/** Yield the events of a response in batches: what has arrived together is shown together. */
+/** Yield the events of a response in batches, so that those that arrive together are shown together. */
 export async function* readEvents(response, signal) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   const parser = new EventReader();
@@ -84,7 +84,7 @@ function withinSilence(promise, signal) {
  *
  * - `open({lastId, signal})` sends the request and returns the response.
  * - `onEvents(batch)` is called with batches of `{id, name, data}`; an event called `gap` says that events before it are
- *   no longer kept, and has the state that replaces them.
+ *   no longer kept, and carries the state that replaces them.
  * - `onState(state, error)` is called with `connecting`, `live`, `reconnecting`, `paused` (the tab is hidden), `ended`
  *   and `failed`.
  * - `isOver()` says whether a stream that ended was complete; if not, it is opened again.
@@ -174,7 +174,7 @@ export function keepOpen({ open, onEvents, onState = () => {}, isOver = () => tr
 }
 
 /**
- * Follow a stream of the operator API behind version `after`, and return `{close}`.
+ * Follow a stream of the operator API after version `after`, and return `{close}`.
  *
  * `onEvent` is called with each event as the API writes it. Its `version` is 0 at the end of the log. `onGap` is called
  * with what the API says about events that are no longer kept. `signal` closes the stream, too.

@@ -1,4 +1,4 @@
-/** The page of a task: its state in words, its timeline with replay, its artifacts, the raw wire, and what can be done. */
+/** The page of a task: its state in words, its timeline with replay, its artifacts, the raw wire, and its actions. */
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { get, post, root } from "./api.js";
@@ -22,7 +22,7 @@ const LONG = 20_000;
  * Follow a task: `{row, task, timeline, error, live, newest}`.
  *
  * The task is read once; after that each event of the stream is folded into it, as the server does. The row and the
- * timeline are read again when something else than a chunk has happened, at most once for five times what reading took.
+ * timeline are read again after events other than chunks, with pauses of at least five times the time of a read.
  */
 function useTask(id) {
   const [state, setState] = useState({ row: null, task: null, timeline: null, error: null, at: 0, live: "", newest: 0 });
@@ -90,7 +90,7 @@ function useTask(id) {
   return { ...state, again: () => again.current() };
 }
 
-/** Return a value as it was at most a second ago, for what should not follow each chunk. */
+/** Return a value that is updated once a second, for displays that should not follow each chunk. */
 function useSettled(value) {
   const [settled, settle] = useState(value);
   const latest = useRef(value);
@@ -103,7 +103,7 @@ function useSettled(value) {
   return settled;
 }
 
-/** Return the state that an event leads to, undefined if it leads to none. */
+/** Return the state after an event, undefined if it does not change the state. */
 function stateOf(event) {
   return event?.data?.statusUpdate?.status.state ?? event?.data?.task?.status?.state;
 }
@@ -191,7 +191,7 @@ function filterQuery({ kinds, problems, text }) {
   return { kinds: [...kinds].join(","), problems: problems ? "1" : "", text };
 }
 
-/** What the task is doing, in words. */
+/** The state of the task in words. */
 function Head({ row, task, timeline, end, now, live, id }) {
   const state = shortState(row.state);
   const since = millis(row.statusAt) ?? millis(row.updatedAt);
@@ -224,7 +224,7 @@ function Head({ row, task, timeline, end, now, live, id }) {
 
 const LIVE = { live: "● Live", reconnecting: "◌ Reconnecting", paused: "‖ Paused", failed: "✗ Cut off", ended: "Ended" };
 
-/** Return what the time of a task was spent on, and its tokens: `[[name, words]]`. */
+/** Return how the time of a task was spent, and its tokens: `[[name, words]]`. */
 export function costs(timeline, end) {
   const lengths = { queued: [], model: [], tool: [], people: [] };
   let tokens = 0;
@@ -242,7 +242,7 @@ export function costs(timeline, end) {
   return tokens ? [...shown, ["Tokens", number(tokens)]] : shown;
 }
 
-/** Return how much time the pieces cover; what overlaps counts once. */
+/** Return the time that the pieces cover. Overlaps count once. */
 export function covered(pieces) {
   let sum = 0, until = -Infinity;
   for (const [from, to] of pieces.sort((one, other) => one[0] - other[0])) {
@@ -309,7 +309,7 @@ function Actions({ row, task, id, log, me, again }) {
     </div>`;
 }
 
-/** Write a text to the clipboard; where that is not allowed, raise with the text. */
+/** Write a text to the clipboard. If that is not allowed, raise an error with the text. */
 async function copied(text) {
   const words = text();
   try { await copyText(words); }
@@ -328,7 +328,7 @@ function Conversation({ task }) {
   const messages = [...(task?.history ?? [])];
   const last = task?.status?.message;
   if (last && !messages.some((message) => message.messageId === last.messageId)) messages.push(last);
-  if (!messages.length) return html`<p class="empty">No messages. The conversation of a task appears here as it goes on.</p>`;
+  if (!messages.length) return html`<p class="empty">No messages. The conversation of a task appears here as it continues.</p>`;
   return html`
     <ol class="messages plain">${messages.map((message) => html`
       <li class=${message.role === "ROLE_AGENT" ? "from-agent" : "from-user"} key=${message.messageId}>
@@ -353,7 +353,7 @@ function Artifacts({ task, live }) {
     })}</div>`;
 }
 
-/** The end of a text that grows, or the beginning of one that does not, until all of it is asked for. */
+/** The end of a growing text, or the beginning of a complete one, until the user asks for all of it. */
 function LongText({ text, live }) {
   const [whole, setWhole] = useState(false);
   const rest = number(text.length - LONG);

@@ -1,4 +1,4 @@
-/** The list of tasks: live, filtered and searched by what the address says, with bulk cancel. */
+/** The list of tasks: live, with filters and search from the address, and bulk cancel. */
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { get, post, root } from "./api.js";
@@ -18,7 +18,7 @@ export function parametersOf(query) {
   return { ...view[2], ...own };
 }
 
-/** Return the pages with one of them replaced; a task is in the first page that has it. */
+/** Return the pages with one of them replaced. A task stays in the first page that contains it. */
 export function rowsOf(pages) {
   const seen = new Set();
   return pages.flatMap((page) => page.tasks).filter((task) => !seen.has(task.id) && seen.add(task.id));
@@ -48,7 +48,7 @@ function usePages(parameters) {
     if (newest.current.key !== key) return;
     const pages = [...newest.current.pages];
     if (result.page) pages[index] = result.page;
-    // Where nothing follows any more, there are no further pages.
+    // After the last page there are no others.
     if (result.page && !result.page.next) pages.length = index + 1;
     newest.current = { key, pages, error: result.error, at: result.at };
     setState(newest.current);
@@ -176,7 +176,7 @@ function Row({ task, index, wide, several, measure, current, chosen, toggle, foc
     </tr>`;
 }
 
-/** What can be done with the chosen tasks. */
+/** The actions on the selected tasks. */
 function Bulk({ tasks, chosen, setChosen, again, canWrite }) {
   const [sure, setSure] = useState(false);
   const [done, setDone] = useState(null);
@@ -208,6 +208,6 @@ function Bulk({ tasks, chosen, setChosen, again, canWrite }) {
 function Empty({ filtered, scanned }) {
   return filtered
     ? html`<p class="empty">No task passes these filters${scanned ? ` (${plural(scanned, "task")} looked at)` : ""}.</p>`
-    : html`<div class="empty"><p>No tasks yet. They appear here as soon as the agent is sent a message, for example with</p>
+    : html`<div class="empty"><p>No tasks yet. They appear here as soon as the agent receives a message, for example with</p>
         <pre><code>errands send ${root} "hello"</code></pre></div>`;
 }

@@ -1,8 +1,8 @@
 /**
  * The timeline of a task: an outline strip in SVG, and below it one line for each span with filters.
  *
- * Both show the spans that the server has made of the log. The strip is a picture of the list, so screen readers and
- * keyboards use the list.
+ * Both show the spans that the server computes from the log. The strip is a picture of the list, so screen readers and
+ * keyboard users use the list.
  */
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
@@ -16,7 +16,7 @@ export const LANES = [
   ["people", "People"], ["output", "Output"], ["attempt", "Attempts"],
 ];
 const NAMES = new Map(LANES);
-/** Time in which nothing begins or ends is folded when it is longer than a minute, or than a quarter of a short task. */
+/** Periods in which nothing begins or ends are folded if longer than a minute, or than a quarter of a short task. */
 const IDLE = 60_000, SHORTEST_IDLE = 1000;
 const FOLD = 76, LABELS = 74, ROW = 16, PAD = 5, RIBBON = 18;
 
@@ -210,7 +210,7 @@ function titleOf(span) {
   return span.lane === "state" && span.detail?.state ? stateWords(span.detail.state) : visible(span.title);
 }
 
-/** Return what is said about how a span ended beside its glyph; "" where the title says it. */
+/** Return the words about the outcome of a span beside its glyph; "" if the title says it. */
 function outcomeWords(span) {
   if (span.lane === "attempt" && span.detail?.end) return { lost: "lost its lease", "given back": "given back" }[span.detail.end] ?? "";
   return span.lane === "state" || span.outcome === "info" || span.outcome === "ok" ? "" : span.outcome;
@@ -272,7 +272,7 @@ export function SpanList({ timeline, end, filters, onFilter, selected, onSelect,
         ${rows.after > 0 && html`<tr aria-hidden="true"><td colspan="4" class="spacer" style=${{ height: `${rows.after}px` }}></td></tr>`}
       </tbody>
     </table>
-    ${shown.length === 0 && html`<p class="empty">${timeline.spans.length ? "No event passes the filters." : "Nothing has happened yet. Events appear here as the task goes on."}</p>`}`;
+    ${shown.length === 0 && html`<p class="empty">${timeline.spans.length ? "No event passes the filters." : "Nothing has happened yet. Events appear here as the task continues."}</p>`}`;
 }
 
 function SpanRow({ span, start, end, titles, measure, chosen, open, onSelect, onToggle, past }) {
@@ -294,7 +294,7 @@ function SpanRow({ span, start, end, titles, measure, chosen, open, onSelect, on
     </tr>`;
 }
 
-/** What an open span has: its facts as a table, its causes as buttons, its bounds, and the JSON on demand. */
+/** The content of an open span: its facts as a table, its causes as buttons, its bounds, and the JSON on demand. */
 function Detail({ span, titles, onSelect }) {
   const [raw, setRaw] = useState(false);
   const facts = Object.entries(span.detail ?? {}).filter(([, value]) => value !== null && value !== "" && value !== undefined);

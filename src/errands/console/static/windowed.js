@@ -1,15 +1,15 @@
 /**
  * Lists that mount only the rows near the screen.
  *
- * A row has the usual height until it is measured, so a row may grow when it is opened. What is not mounted is a spacer
- * of the same height, so the scroll bar and the anchors of the page stay true.
+ * A row has the usual height until it is measured, so it may grow when it is opened. Rows that are not mounted are
+ * replaced by a spacer of the same height, so the scroll bar and the anchors of the page stay correct.
  */
 
 import { useLayoutEffect, useReducer, useRef } from "./vendor/preact.js";
 
-/** Lists with up to so many rows are mounted as a whole: the browser can search them. */
+/** Lists with up to this many rows are mounted completely, so that the browser can search them. */
 const WHOLE = 100;
-/** How many pixels above and below the screen are mounted as well. */
+/** The pixels above and below the screen that are also mounted. */
 const MARGIN = 400;
 
 /**

@@ -6,17 +6,17 @@ import { Json } from "./parts.js";
 import { useWindowed } from "./windowed.js";
 import { exact, number } from "./words.js";
 
-/** Return a shell command that sends the first message of a task again. Credentials are left to the reader. */
+/** Return a shell command that sends the first message of a task again, without credentials. */
 export function curlOf(task) {
   const first = task.history?.find((message) => message.role === "ROLE_USER");
-  if (!first) throw new Error("This task has no message of a user.");
+  if (!first) throw new Error("This task has no message from a user.");
   const { taskId, contextId, ...message } = first;
   const body = { jsonrpc: "2.0", id: 1, method: "SendMessage", params: { message: { ...message, messageId: newId() } } };
   return ["curl", "-sS", root, "-H", "Content-Type: application/json", "-H", "A2A-Version: 1.0", "-d", JSON.stringify(body)]
     .map(quoted).join(" ");
 }
 
-/** Return a word that a shell takes as it is. */
+/** Return a text as one word of a shell command. */
 export function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }
@@ -29,7 +29,7 @@ export function RawWire({ id, log, newest }) {
     const { headers, body } = envelope("get", { id }, version);
     const sent = JSON.parse(body);
     const show = (found) => { if (!ending.signal.aborted) setShown({ version, sent, ...found }); };
-    // A task that changes all the time is asked for once in a second.
+    // A task that keeps changing is read once a second.
     const timer = setTimeout(async () => {
       try {
         const response = await request("", { method: "POST", headers, body, signal: ending.signal });

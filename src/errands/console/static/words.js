@@ -123,7 +123,7 @@ export function plural(count, word, words = `${word}s`) {
   return `${number(count)} ${count === 1 ? word : words}`;
 }
 
-/** Return the beginning and the end of an id: ids begin with the time, so what was made together differs at the end. */
+/** Return the beginning and the end of an id: ids begin with the time, so ids of the same moment differ at the end. */
 export function shortId(id) {
   const text = String(id ?? "");
   return text.length > 16 ? `${text.slice(0, 8)}…${text.slice(-4)}` : text;

@@ -1,6 +1,6 @@
 """The PostgreSQL engine.
 
-`engine` is what users meet; `store` writes; `queries` are its methods that read; `notifications` hears of other
+`engine` is the public class; `store` writes; `queries` are its methods that read; `notifications` hears of other
 processes; `retention` deletes; `connection` connects and `schema` makes the tables. All SQL is in `queries.sql` and
 `migrations/`.
 """

@@ -115,7 +115,7 @@ def is_read_only(error: Exception) -> bool:
 
 
 def is_crowded(error: object) -> bool:
-    """Return whether the server has no room for another connection; existing ones go on working."""
+    """Return whether the server has no room for another connection; existing ones continue working."""
     return isinstance(error, asyncpg.TooManyConnectionsError)
 
 

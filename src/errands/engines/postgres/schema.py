@@ -28,7 +28,7 @@ from errands.errors import StorageError
 
 _T = TypeVar("_T")
 
-#: How often an upgrade is tried while others are in the way, and the seconds in between, in which they go on.
+#: How often an upgrade is tried while transactions block it, and the seconds in between, in which these continue.
 _TRIES, _PAUSE = 40, 0.5
 #: Seconds that one statement of an upgrade may take.
 _LONGEST = 86_400.0

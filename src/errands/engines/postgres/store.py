@@ -94,7 +94,7 @@ class PostgresStore:
         return self._submit(action, key, alone=True)
 
     def _submit(self, work: Any, key: object, *, alone: bool) -> asyncio.Future[Any]:
-        """Queue work; whatever else this turn of the event loop submits goes with it."""
+        """Queue work. Everything that is submitted in this iteration of the event loop is written together."""
         future = self._loop.create_future()
         self._queue.append(CommitJob(work, future, key, self._loop.time(), alone))
         self._news.set()

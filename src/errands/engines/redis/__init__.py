@@ -1,6 +1,6 @@
 """The Redis engine: one Redis or Valkey server, or one slot of a cluster, shared by any number of machines.
 
-`engine` is what users meet; `store` writes; `queries` are its methods that read; `notifications` hears of other
+`engine` is the public class; `store` writes; `queries` are its methods that read; `notifications` hears of other
 processes; `retention` deletes; `connection` connects; `schema` says what is stored. The scripts that run on the server
 are in `lua/`.
 """

@@ -133,7 +133,7 @@ class RedisNotifications:
             try:
                 origin, first, state, at, lease, flat = _read_message(data)
             except (msgspec.MsgspecError, ValueError):
-                # Of another release: the log is what all agree on.
+                # From another release: readers look into the log instead.
                 self._subscribers.nudge([task_id])
                 return
             if origin != self._origin:

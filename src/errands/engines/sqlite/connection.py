@@ -82,7 +82,7 @@ class SQLiteOptions(NamedTuple):
 class ServedFile:
     """The database file and the log and index beside it, as they were when they were opened.
 
-    A connection goes on writing to a file that has no name any more, and what it writes is lost with the process.
+    A connection continues to write to a file that was deleted, and what it writes is lost with the process.
     """
 
     def __init__(self, path: str) -> None:

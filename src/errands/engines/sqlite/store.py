@@ -1,6 +1,6 @@
 """The one thread that writes. It stores whatever is queued as one transaction: group commit.
 
-The event loop queues jobs and hears of them once they are durable; the thread touches nothing of the loop's.
+The event loop queues jobs and is notified once they are durable; the thread does not touch objects of the loop.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class SQLiteStore:
         return self._submit(action)
 
     def do_in_outbox(self, action: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
-        """Do the same with a function that changes no task, so that what is known of tasks stays true."""
+        """Do the same with a function that does not change tasks, so that cached tasks stay valid."""
         return self._submit(OutboxAction(action))
 
     def _submit(self, work: Any) -> asyncio.Future[Any]:

@@ -54,7 +54,7 @@ class CallFailed(ErrandsError):
 
 
 class Suspended(ErrandsError):
-    """An expression waits for `call`; evaluated again with the same session, it goes on from there."""
+    """An expression waits for `call`; evaluated again with the same session, it continues from there."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(f"waits for {call}")
