@@ -240,17 +240,39 @@ COMMIT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 class Histogram:
     """Counts values by the bounds between which they are, and adds them up."""
 
-    __slots__ = ("bounds", "counts", "sum")
+    __slots__ = ("_bounds", "_counts", "_fresh", "_sum", "observe")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        #: By the first bound that is not smaller than the value; the last one counts larger values.
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        #: What was observed since the last look. A process looks every few seconds, see `ProcessReporter`.
+        self._fresh: list[float] = []
+        #: Count a value. Every request does it, and to append takes a fifth of the time.
+        self.observe: Callable[[float], None] = self._fresh.append
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    @property
+    def counts(self) -> list[int]:
+        """Values by the first bound that is not smaller; the last one counts larger values."""
+        self._add_up()
+        return self._counts
+
+    @property
+    def sum(self) -> float:
+        self._add_up()
+        return self._sum
+
+    def _add_up(self) -> None:
+        for value in self._fresh:
+            self._counts[bisect_left(self._bounds, value)] += 1
+            self._sum += value
+        self._fresh.clear()
+
+    def add(self, other: Histogram) -> None:
+        """Add the values of another histogram of the same bounds."""
+        self._add_up()
+        self._counts = [one + more for one, more in zip(self._counts, other.counts, strict=True)]
+        self._sum += other.sum
 
 
 class CommitCounts:

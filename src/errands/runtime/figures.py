@@ -226,8 +226,7 @@ class Figures:
             labels = {"operation": operation, "binding": binding, "outcome": "ok"}
             yield Sample("errands_requests_total", labels, sum(histogram.counts))
             whole = by_operation.setdefault(operation, Histogram(SECONDS_BOUNDS))
-            whole.counts = [one + other for one, other in zip(whole.counts, histogram.counts, strict=True)]
-            whole.sum += histogram.sum
+            whole.add(histogram)
         for (operation, binding, reason), count in self._refused.items():
             labels = {"operation": operation, "binding": binding, "outcome": reason}
             yield Sample("errands_requests_total", labels, count)
