@@ -166,7 +166,8 @@ def read_card(raw: bytes) -> AgentCard:
         raise ProtocolError(f"not valid JSON ({error})") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
         raise ProtocolError("not an agent card")
-    is_old = not {"supportedInterfaces", "supported_interfaces"} & fields.keys()
+    interfaces = fields.get("supportedInterfaces", fields.get("supported_interfaces"))
+    is_old = interfaces is None or (interfaces == [] and "url" in fields)
     try:
         return from_v0_3(raw) if is_old else v1_0.read_answer(AgentCard, raw)
     except MalformedAnswerError as error:
