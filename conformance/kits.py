@@ -96,8 +96,9 @@ _MODES, _WINDOW = "input_modes", "idempotency_window"
 _PIECES: Mapping[str, Mapping[str, str]] = {
     "1.0-defaults": {"CONFORMANCE_DEFAULTS": f"{_MODES},{_WINDOW}"},
     "1.0-defaults-and-grpc": {"CONFORMANCE_DEFAULTS": f"{_MODES},{_WINDOW}", "ERRANDS_GRPC_PORT": "0"},
-    "1.0-without-grpc": {"CONFORMANCE_VERSIONS": "1.0"},
-    "1.0-with-0.3": {"ERRANDS_GRPC_PORT": "0"},
+    "1.0-without-grpc": {"CONFORMANCE_VERSIONS": "1.0", **_WEBHOOK},
+    "1.0-without-webhooks": {"CONFORMANCE_VERSIONS": "1.0", "ERRANDS_GRPC_PORT": "0"},
+    "1.0-with-0.3": {"ERRANDS_GRPC_PORT": "0", **_WEBHOOK},
     "1.0-default-modes": {**ONLY_1_0, "CONFORMANCE_DEFAULTS": _MODES},
     "1.0-default-window": {**ONLY_1_0, "CONFORMANCE_DEFAULTS": _WINDOW},
 }

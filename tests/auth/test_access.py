@@ -243,6 +243,19 @@ async def test_a_rule_looks_at_large_messages_without_holding_up_others() -> Non
         assert (await agent.send("a", long + "forbidden")).status_code == 403
 
 
+async def test_a_message_and_its_request_cannot_name_two_skills_of_which_only_one_is_checked() -> None:
+    async with api([AccessRule(when="skill == 'pay'", deny="Not this")]) as agent:
+        message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "hi"}], "metadata": {"skillId": "look"}}
+        for skill, status in (("pay", 400), ("look", 200)):
+            sent = await agent.post("b", "/message:send", {"message": message, "metadata": {"skillId": skill}})
+            assert sent.status_code == status, sent.text
+
+
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+def test_a_rule_may_name_every_operation(operation: str) -> None:
+    serve(Asks(), auth=[ApiKeyAuth(KEYS)], access_rules=[AccessRule(when=f"operation == '{operation}'", deny="")])
+
+
 @pytest.mark.parametrize(
     ("rule", "problem"),
     [
@@ -252,6 +265,12 @@ async def test_a_rule_looks_at_large_messages_without_holding_up_others() -> Non
         ({"when": "true", "grant": "everything"}, "grant is read or write"),
         ({"when": "1 + 1", "deny": ""}, "must be true or false"),
         ({"when": "review('me')", "deny": ""}, "review"),
+        ({"when": "operation == 'SendMesage'", "deny": ""}, "operation is never 'SendMesage'.*SendMessage"),
+        ({"when": "'tasks/get' != operation", "deny": ""}, "operation is never 'tasks/get'"),
+        ({"when": "operation in ['GetTask', 'CancelTasks']", "deny": ""}, "never 'CancelTasks'.*did you mean 'CancelT"),
+        ({"when": "caller.ownr == 'a'", "grant": "read"}, "caller has no field 'ownr'.*did you mean owner"),
+        ({"when": "message.role == 'user'", "deny": ""}, "message.role is never 'user'"),
+        ({"when": "message.parts.exists(p, true) && message.task_id == ''", "deny": ""}, "did you mean taskId"),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_told_when_the_server_is_made(rule: dict[str, Any], problem: str) -> None:

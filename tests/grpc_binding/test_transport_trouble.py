@@ -28,7 +28,7 @@ from errands.errors import (
 from errands.model.requests import GetTaskRequest
 from tests.grpc_binding.serving import over_grpc, pb, watched
 from tests.grpc_binding.transport import ask, sending, session_of, stream, transport_to
-from tests.interaction.agents import Gated
+from tests.interaction.agents import Echo, Gated
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +53,15 @@ async def test_silence_on_a_stream_is_bounded(version: str) -> None:
         with pytest.raises(TransientError, match="no event within"):
             [one async for one in events]
         worker.gate.set()
+
+
+async def test_an_answer_or_an_event_that_is_too_large_is_not_read(version: str) -> None:
+    async with over_grpc(Echo()) as served, transport_to(served.address, version, 5_000) as transport:
+        with pytest.raises(ProtocolError, match="larger than allowed"):
+            await ask(transport, "SendMessage", sending("x" * 10_000))
+        with pytest.raises(ProtocolError, match="larger than allowed"):
+            [one async for one in stream(transport, "SendStreamingMessage", sending("y" * 10_000))]
+        assert (await ask(transport, "SendMessage", sending("z"))).task is not None
 
 
 async def test_a_stream_that_is_left_is_given_up_on_the_server(version: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from errands.client.agent_session import AgentSession, RetryPolicy
 from errands.client.grpc_transport import GrpcTransport
+from errands.client.http_requests import MAX_ANSWER
 from errands.model.card import AgentCapabilities, AgentCard
 from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
@@ -15,8 +16,10 @@ from errands.operations import OPERATIONS
 
 
 @asynccontextmanager
-async def transport_to(address: str, version: str = "1.0", **headers: str) -> AsyncIterator[GrpcTransport]:
-    transport = GrpcTransport(address, version, headers=headers, timeout=60.0)
+async def transport_to(
+    address: str, version: str = "1.0", max_answer_bytes: int = MAX_ANSWER, /, **headers: str
+) -> AsyncIterator[GrpcTransport]:
+    transport = GrpcTransport(address, version, headers=headers, timeout=60.0, max_answer_bytes=max_answer_bytes)
     try:
         yield transport
     finally:

@@ -166,6 +166,27 @@ def answers_of_every_binding_that_are_not_read(target: Target) -> Run:
     return lambda: [target.send(each) for each in requests * 5]
 
 
+def pages_of_the_operator_api_that_are_not_read(target: Target) -> Run:
+    task_id = task_of(target, "large")
+    pages = ("", "/timeline", "/events?limit=1000", "/stream")
+    requests = [request(f"/admin/tasks/{task_id}{page}", method="GET") for page in pages]
+    assert b" 200 " in target.answer(requests[0])
+    return lambda: [target.send(each) for each in requests * 40]
+
+
+def downloads_that_are_not_read(target: Target) -> Run:
+    headers = {"A2A-Version": "1.0"}
+    upload = httpx.post(f"{target.url}/blobs", content=b"x" * LARGE, headers=headers, timeout=60).json()
+    download = request(urlsplit(upload["url"]).path, method="GET")
+    assert b" 200 " in target.answer(download)
+    return lambda: [target.send(download) for _ in range(150)]
+
+
+def files_that_do_not_come_to_their_end(target: Target) -> Run:
+    head = f"POST /blobs HTTP/1.1\r\nHost: localhost\r\nA2A-Version: 1.0\r\nContent-Length: {LARGE}\r\n\r\n"
+    return lambda: [target.send(head.encode(), b" " * (LARGE - 1)) for _ in range(40)]
+
+
 def uploads_that_stand_still(target: Target) -> Run:
     upload = request("/", b" " * 9 * MEGABYTE, length=10 * MEGABYTE)
     return lambda: [target.send(upload) for _ in range(40)]
@@ -214,6 +235,9 @@ ATTACKS = [
     Attack("pipelined requests whose answers are read", pipelined_and_read, most=40),
     Attack("answers that are not read", answers_that_are_not_read, most=300),
     Attack("answers of every binding that are not read", answers_of_every_binding_that_are_not_read, most=450),
+    Attack("pages of the operator API that are not read", pages_of_the_operator_api_that_are_not_read, most=300),
+    Attack("downloads that are not read", downloads_that_are_not_read, most=150),
+    Attack("files that do not come to their end", files_that_do_not_come_to_their_end, most=150),
     Attack("uploads that stand still", uploads_that_stand_still, most=150),
     Attack("uploads of strangers", uploads_of_strangers, most=40, asks=True),
     Attack("tiny values", message_with(data(b"[]", 3_000_000)), most=150),
@@ -250,7 +274,7 @@ def bearable(quiet: float) -> float:
 def test_a_server_under_attack_stays_small_and_answers_others(attack: Attack, tmp_path: Path) -> None:
     program = write(tmp_path, PROGRAM.replace("MIDDLEWARE", str(attack.asks)))
     with (
-        Served(program, cwd=tmp_path, max_buffered_bytes=str(BUDGET)) as served,
+        Served(program, cwd=tmp_path, max_buffered_bytes=str(BUDGET), blobs=str(tmp_path / "blobs")) as served,
         httpx.Client(base_url=served.url, headers=KEY, timeout=60) as client,
     ):
         for _ in range(TRIES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,3 +199,14 @@ async def test_a_task_does_not_grow_without_end(binding: str, storage: str) -> N
         assert (await call(client, "SendMessage", {"message": sent[-2]}, binding))[0] is None
         assert (await call(client, "GetTask", {"id": task_id}, binding))[0] is None
         assert (await call(client, "CancelTask", {"id": task_id}, binding))[0] is None
+
+
+@pytest.mark.parametrize("path", ["/", "/a2a", "/message:send", "/admin/reviews/t", "/blobs"])
+@pytest.mark.parametrize("length", ["1" * 5_000, "-1", "1.5", "\u00b2", "0x10", ""])
+async def test_a_length_that_is_no_number_is_a_bad_request(path: str, length: str, tmp_path: Path) -> None:
+    # `errands serve` refuses these itself; other servers may not.
+    async with http(serve(Echo(), blobs=str(tmp_path), console="on")) as client:
+        headers = {"Content-Length": length.encode("latin-1"), "Content-Type": "application/json", "A2A-Version": "1.0"}
+        answer = await client.post(path, content=b"{}", headers=headers)  # type: ignore[arg-type]
+        assert answer.status_code in (200, 400), answer.text
+        assert "Content-Length is not a valid number" in answer.text

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -155,18 +156,18 @@ class Executor(AgentExecutor):
 class Rig:
     """A worker and an executor on one engine, with clients that read their tasks in every way there is."""
 
-    def __init__(self, storage: str) -> None:
+    def __init__(self, storage: str, **options: Any) -> None:
         self.runner = asyncio.Runner()
         self.refused: list[BaseException] = []
         self.do: Do
         self.executor = Executor()
         self._stack = AsyncExitStack()
-        self.runner.run(self._start(storage))
+        self.runner.run(self._start(storage, options))
 
-    async def _start(self, storage: str) -> None:
+    async def _start(self, storage: str, options: dict[str, Any]) -> None:
         self.clients: dict[str, list[A2AClient]] = {}
         for name, agent in (("worker", Agent(self._handle)), ("executor", self.executor)):
-            server = await self._stack.enter_async_context(serve(agent, storage=storage, grpc_port=0))
+            server = await self._stack.enter_async_context(serve(agent, storage=storage, grpc_port=0, **options))
             http = await self._stack.enter_async_context(http_client(server))
             clients = [
                 A2AClient(BASE_URL, httpx_client=http, version=version, protocol=binding)
@@ -235,6 +236,14 @@ def rig(storage: str) -> Iterator[Rig]:
     rig.close()
 
 
+@pytest.fixture
+def rig_with_blobs(tmp_path: Path) -> Iterator[Rig]:
+    """Every file with a byte is kept beside the log."""
+    rig = Rig("memory", blobs=str(tmp_path / "blobs"), blob_bytes=1)
+    yield rig
+    rig.close()
+
+
 FEW = settings(
     max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -254,5 +263,15 @@ def test_every_method_of_an_updater_refuses_a_value_or_leaves_a_task_that_can_be
     @given(calls(TaskUpdater))
     def check(call: tuple[str, dict[str, Any]]) -> None:
         rig.publish(partial(make, name=call[0], arguments=dict(call[1])))
+
+    check()
+
+
+def test_so_it_is_where_files_are_kept_beside_the_log(rig_with_blobs: Rig) -> None:
+    @FEW
+    @given(calls(TaskContext), calls(TaskUpdater))
+    def check(context_call: tuple[str, dict[str, Any]], updater_call: tuple[str, dict[str, Any]]) -> None:
+        rig_with_blobs.work(partial(make, name=context_call[0], arguments=dict(context_call[1])))
+        rig_with_blobs.publish(partial(make, name=updater_call[0], arguments=dict(updater_call[1])))
 
     check()

@@ -151,3 +151,13 @@ def test_a_protection_is_not_turned_off_by_an_empty_variable(name: str) -> None:
         with pytest.raises(ConfigurationError, match=f"ERRANDS_{name.upper()} is empty"):
             Settings.from_env({f"ERRANDS_{name.upper()}": text})
     assert getattr(Settings.from_env({f"ERRANDS_{name.upper()}": "none"}), name) is None
+
+
+@pytest.mark.parametrize("name", sorted(PROTECTING - {"auth"}))  # a slip in so short a name could be anything
+def test_a_protection_is_not_turned_off_by_a_misspelled_variable(name: str) -> None:
+    meant = f"ERRANDS_{name.upper()}"
+    for variable in (meant[:-1], f"{meant}S", f"{meant[:9]}{meant[10:]}", f"{meant[:-2]}{meant[-1]}{meant[-2]}"):
+        with pytest.raises(ConfigurationError, match=f"unknown setting {variable}; did you mean {meant}"):
+            Settings.from_env({variable: "x"})
+        assert getattr(Settings.from_env({variable: "x", meant: "y"}), name) == "y"
+        assert getattr(Settings.from_env({variable: "x"}, **{name: "z"}), name) == "z"

@@ -16,9 +16,10 @@ from typer.core import TyperGroup
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token
 from errands.cli.printing import clean, count_severities, finding_text, out, print_json, print_raw_json
-from errands.client import AgentNotFoundError, CardSignatureError
+from errands.client import AgentNotFoundError, CardSignatureError, ProtocolError
 from errands.client.agent_session import RetryPolicy
-from errands.client.discovery import CardSource, card_urls, read_card
+from errands.client.discovery import MAX_CARD, CardSource, card_urls, read_card
+from errands.client.http_requests import body_of
 from errands.wire import signing_extra
 from errands.wire.card_check import CardFinding, CardReport, check_card
 
@@ -155,11 +156,15 @@ async def check_served(remote: RemoteAgent) -> tuple[str, CardReport]:
     async with httpx.AsyncClient(headers=remote.headers, timeout=_TIMEOUT, follow_redirects=False) as http:
         for url in urls:
             try:
-                answer = await http.get(url)
+                async with http.stream("GET", url) as answer:
+                    body = await body_of(answer, MAX_CARD)
             except httpx.TransportError as error:
                 raise AgentNotFoundError(remote.url, str(error) or type(error).__name__) from error
+            except ProtocolError as error:
+                reasons.append(f"{urlsplit(url).path}: {error.description}")
+                continue
             if answer.status_code == httpx.codes.OK:
-                report = check_card(answer.content, fetched_from=url)
+                report = check_card(body, fetched_from=url)
                 if url != first:
                     report.findings.append(_OLDER_PATH)
                 return url, report

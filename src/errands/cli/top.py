@@ -35,7 +35,7 @@ from errands.client import AgentUnreachableError
 from errands.client.agent_session import RetryPolicy
 from errands.client.credentials import ChosenCredentials, Origins, authorize, offered
 from errands.client.discovery import CardSource
-from errands.client.http_requests import add_secrets, origin_of, read_body
+from errands.client.http_requests import add_secrets, body_of, origin_of
 from errands.errors import A2AError, MethodNotFoundError, PermissionDeniedError, UnavailableError
 from errands.wire.status import from_http
 
@@ -151,7 +151,7 @@ class OperatorClient:
         request = self._http.build_request("GET", url, params=query)
         try:
             response = await self._http.send(add_secrets(request, await self._credentials.secrets()), stream=True)
-            body = await read_body(response, _MOST_BYTES)
+            body = await body_of(response, _MOST_BYTES)
         except httpx.TransportError as error:
             raise AgentUnreachableError(
                 f"{self._base} does not answer ({str(error) or type(error).__name__})"

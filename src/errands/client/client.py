@@ -24,7 +24,7 @@ from errands.client.conversation import Content, Conversation, MessageOptions, c
 from errands.client.credentials import ClientCertificate, CredentialsLike, Origins, authorize, offered, without_card
 from errands.client.errors import ForeignOriginError, NotConnectedError, ProtocolError
 from errands.client.files import AgentFiles, allowed_origins, has_files
-from errands.client.http_requests import SECRET_HEADERS, checked_headers, origin_of
+from errands.client.http_requests import MAX_ANSWER, SECRET_HEADERS, checked_headers, origin_of
 from errands.client.results import ClientResult, ListResult, ResultMemory, StreamEvent, text_pieces
 from errands.client.task_stream import TaskStream, wait_until
 from errands.errors import AuthenticationRequiredError, ConfigurationError, TaskNotFoundError
@@ -77,6 +77,7 @@ class A2AClient:
         credentials: CredentialsLike | None = None,
         allow_origins: Sequence[str] = (),
         download_from: Sequence[str] = (),
+        max_answer_bytes: int = MAX_ANSWER,
     ) -> None:
         """Configure the client. `card` skips discovery, `protocol` and `version` insist on one.
 
@@ -86,6 +87,7 @@ class A2AClient:
         `credentials` are a bearer token or the classes of `errands.client.credentials`; the card says which are used.
         They, and secrets in `headers`, go to the origin of `url` and to `allow_origins` only. `download_from` are
         origins, beside the agent's own, from which files may be downloaded, such as `https://files.example.com`.
+        An answer, or an event of a stream, of more than `max_answer_bytes` raises `ProtocolError`.
         """
         discovery.card_urls(url)
         self._url = url
@@ -100,6 +102,7 @@ class A2AClient:
         #: For requests to other servers than the agent's: those of tokens and keys.
         self._side_http = httpx_client
         self._validator = card_validator
+        self._max_answer_bytes = max_answer_bytes
         self._retry = RetryPolicy(max_retries=max_retries, delay=retry_delay, retry_on=retry_on)
         self._tenant = tenant
         self._credentials = offered(credentials)
@@ -177,6 +180,7 @@ class A2AClient:
             software=software,
             headers=self._headers,
             timeout=self._timeout,
+            max_answer_bytes=self._max_answer_bytes,
             certificate=self._certificate,
             addresses=addresses,
         )

@@ -38,6 +38,8 @@ CardValidator = Callable[[AgentCard, bytes], None]
 
 #: Connections of a client. Every open stream and blocking send holds one, so httpx's default of a hundred is too low.
 MAX_CONNECTIONS = 1000
+#: Bytes of an agent card.
+MAX_CARD = 10 * 1024 * 1024
 #: Seconds for which an idle connection is used again: httpx's own default, because networks forget them silently.
 KEEP_IDLE = 5.0
 
@@ -83,62 +85,62 @@ class CardSource:
         urls = card_urls(self.url) if self.found_at is None else [self.found_at]
         reasons: list[str] = []
         for url in urls:
-            response, asked = await self._get(url), ""
-            if response.status_code == httpx.codes.UNAUTHORIZED:
-                secrets = await self.authorization.secrets()
-                if secrets != http_requests.NO_SECRETS:
-                    response = await self._get(url, secrets)
+            try:
+                (response, body), asked = await self._get(url), ""
                 if response.status_code == httpx.codes.UNAUTHORIZED:
-                    names = ", ".join(type(credential).__name__ for credential, *_ in self.authorization.parts)
-                    wanted = response.headers.get("www-authenticate", "")[:200]
-                    asked = (f", asks for {wanted!r}" if wanted else "") + (f", refuses {names}" if names else "")
-            if response.status_code == httpx.codes.NOT_MODIFIED and self._conditions:
-                return None
-            if response.status_code == httpx.codes.OK:
-                try:
-                    return await self._accept(url, response)
-                except ProtocolError as error:
-                    reasons.append(f"{urlsplit(url).path}: {error.description}")
-            else:
-                # A redirect that is followed would carry the caller's credentials to any address.
-                location = response.headers.get("location") if response.is_redirect else None
-                advice = f", a redirect; use {location!r} instead" if location else ""
-                reasons.append(f"{urlsplit(url).path}: HTTP {response.status_code}{advice}{asked}")
+                    secrets = await self.authorization.secrets()
+                    if secrets != http_requests.NO_SECRETS:
+                        response, body = await self._get(url, secrets)
+                    if response.status_code == httpx.codes.UNAUTHORIZED:
+                        names = ", ".join(type(credential).__name__ for credential, *_ in self.authorization.parts)
+                        wanted = response.headers.get("www-authenticate", "")[:200]
+                        asked = (f", asks for {wanted!r}" if wanted else "") + (f", refuses {names}" if names else "")
+                if response.status_code == httpx.codes.NOT_MODIFIED and self._conditions:
+                    return None
+                if response.status_code == httpx.codes.OK:
+                    return await self._accept(url, response, body)
+            except ProtocolError as error:
+                reasons.append(f"{urlsplit(url).path}: {error.description}")
+                continue
+            # A redirect that is followed would carry the caller's credentials to any address.
+            location = response.headers.get("location") if response.is_redirect else None
+            advice = f", a redirect; use {location!r} instead" if location else ""
+            reasons.append(f"{urlsplit(url).path}: HTTP {response.status_code}{advice}{asked}")
         raise AgentNotFoundError(self.url, "; ".join(reasons))
 
-    async def _get(self, url: str, secrets: http_requests.RequestSecrets = http_requests.NO_SECRETS) -> httpx.Response:
+    async def _get(
+        self, url: str, secrets: http_requests.RequestSecrets = http_requests.NO_SECRETS
+    ) -> tuple[httpx.Response, bytes]:
+        """Return an answer and its body. Raises `AgentNotFoundError`, and `ProtocolError` if it is too large."""
         headers = httpx.Headers(self.headers)
         headers.update({**self._conditions, "A2A-Version": v1_0.JSON.version, "Accept": "application/json"})
 
-        async def attempt() -> httpx.Response:
+        async def attempt() -> tuple[httpx.Response, bytes]:
             with http_transport.translated_failures():
                 request = self.client.build_request("GET", url, headers=headers, timeout=self.timeout)
                 request = http_requests.add_secrets(request, secrets)
                 response = await self.client.send(request, stream=True, follow_redirects=False)
-                try:
-                    # A server can hide its address by breaking the connection at once: an unknown one counts as public.
-                    stream = response.extensions.get("network_stream")
-                    peer = None if stream is None else stream.get_extra_info("server_addr")
-                    self.is_public = not isinstance(peer, tuple) or is_public(str(peer[0]))
-                    await response.aread()
-                finally:
-                    await response.aclose()
+                # A server can hide its address by breaking the connection at once: an unknown one counts as public.
+                stream = response.extensions.get("network_stream")
+                peer = None if stream is None else stream.get_extra_info("server_addr")
+                self.is_public = not isinstance(peer, tuple) or is_public(str(peer[0]))
+                body = await http_requests.body_of(response, MAX_CARD)
             if response.status_code in http_transport.PASSING_STATUSES:
                 cause = UnavailableError(f"HTTP {response.status_code}")
                 raise TransientError(cause, reached=True, retry_after=retry_after(response.headers))
-            return response
+            return response, body
 
         try:
             return await self.retry.run(attempt, idempotent=True)
         except TransientError as failure:
             raise AgentNotFoundError(self.url, str(failure)) from failure.cause
 
-    async def _accept(self, url: str, response: httpx.Response) -> AgentCard:
-        card = read_card(response.content)
+    async def _accept(self, url: str, response: httpx.Response, body: bytes) -> AgentCard:
+        card = read_card(body)
         if self.verifier is not None:
-            await self.verifier(card, response.content)
+            await self.verifier(card, body)
         if self.validator is not None:
-            self.validator(card, response.content)
+            self.validator(card, body)
         self.found_at = url
         self.software = response.headers.get("x-powered-by", "").encode()
         conditions = {
@@ -157,7 +159,8 @@ def read_card(raw: bytes) -> AgentCard:
         raise ProtocolError(f"not valid JSON ({error})") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
         raise ProtocolError("not an agent card")
-    is_old = not {"supportedInterfaces", "supported_interfaces"} & fields.keys()
+    interfaces = fields.get("supportedInterfaces", fields.get("supported_interfaces"))
+    is_old = interfaces is None or (interfaces == [] and "url" in fields)
     try:
         return from_v0_3(raw) if is_old else v1_0.read_answer(AgentCard, raw)
     except MalformedAnswerError as error:
@@ -353,6 +356,7 @@ def open_transport(
     software: bytes,
     headers: Mapping[str, str],
     timeout: float | None,
+    max_answer_bytes: int = http_requests.MAX_ANSWER,
     certificate: ClientCertificate | None = None,
     addresses: Sequence[str] = (),
 ) -> Transport:
@@ -368,13 +372,16 @@ def open_transport(
             software=software,
             headers=headers,
             timeout=timeout,
+            max_answer_bytes=max_answer_bytes,
             credentials=None if certificate is None else grpc.channel_credentials(certificate),
             addresses=addresses,
         )
         return transport
     dialect = v0_3.REST_ONCE if choice.dialect is v0_3.REST and is_once(software) else choice.dialect
     binding = BINDINGS[choice.protocol](choice.url, dialect)
-    return http_transport.HttpTransport(http, binding, headers=headers, timeout=timeout)
+    return http_transport.HttpTransport(
+        http, binding, headers=headers, timeout=timeout, max_answer_bytes=max_answer_bytes
+    )
 
 
 def _short(version: str) -> str:

@@ -20,7 +20,7 @@ from errands import tracing
 from errands.client.agent_session import Received, TransientError
 from errands.client.credentials import ClientCertificate
 from errands.client.errors import ProtocolError
-from errands.client.http_requests import NO_SECRETS, RequestSecrets, grpc_target
+from errands.client.http_requests import MAX_ANSWER, NO_SECRETS, RequestSecrets, grpc_target
 from errands.client.results import content_of
 from errands.errors import ConfigurationError, InternalError, UnavailableError
 from errands.model.base import A2AObject
@@ -33,6 +33,8 @@ from errands.wire.proto.grpc_status import DETAILS_KEY, has_error_info, read_fai
 _RESERVED = frozenset({"host", "connection", "content-length", "content-type", "te", "user-agent", "accept"})
 #: How gRPC's messages begin when no connection could be made, so that nothing was sent.
 _NOT_SENT = ("failed to connect", "dns resolution failed", "connections to all backends failing", "name resolution")
+#: What gRPC says of a message that it did not take.
+_TOO_LARGE = "message larger than max"
 
 
 class GrpcTransport:
@@ -47,6 +49,7 @@ class GrpcTransport:
         *,
         headers: Mapping[str, str],
         timeout: float | None,
+        max_answer_bytes: int = MAX_ANSWER,
         credentials: grpc.ChannelCredentials | None = None,
         software: bytes = b"",
         addresses: Sequence[str] = (),
@@ -72,7 +75,7 @@ class GrpcTransport:
             "grpc.initial_reconnect_backoff_ms": 100,
             "grpc.max_reconnect_backoff_ms": 2_000,
         }
-        options |= {"grpc.max_receive_message_length": -1, "grpc.max_send_message_length": -1}
+        options |= {"grpc.max_receive_message_length": max_answer_bytes, "grpc.max_send_message_length": -1}
         if timeout is not None:
             options["grpc.min_reconnect_backoff_ms"] = max(int(timeout * 1000), 1)
         if addresses:
@@ -194,6 +197,8 @@ def translated_failures() -> Iterator[None]:
         found = (value for key, value in error.trailing_metadata() or () if key == DETAILS_KEY)
         details = next((value for value in found if isinstance(value, bytes)), None)
         if not has_error_info(details):
+            if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in text:
+                raise ProtocolError("the answer, or one event of a stream, is larger than allowed") from error
             # The connection may have failed, and not the agent.
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise TransientError(httpx.ReadTimeout(text), reached=True) from error

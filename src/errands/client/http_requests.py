@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from errands.client.errors import A2AClientError
+from errands.client.errors import A2AClientError, ProtocolError
 from errands.errors import ConfigurationError
+from errands.outbound import AnswerTooLargeError, Meter
 
 #: Headers, in lower case, that prove who calls.
 SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key"})
@@ -53,17 +54,27 @@ def add_secrets(request: httpx.Request, secrets: RequestSecrets) -> httpx.Reques
     return request
 
 
-async def read_body(response: httpx.Response, max_bytes: int) -> bytes:
-    """Return the body of a response that is still open, and close it. Raises `A2AClientError` if it is larger."""
-    body = bytearray()
+#: Bytes of an answer, or of one event of a stream, unless the caller wants another limit.
+MAX_ANSWER = 100 * 1024 * 1024
+
+
+async def pieces_of(response: httpx.Response, max_bytes: int) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives. Raises `ProtocolError` if it, or one event of a stream, is larger than allowed."""
+    meter = Meter(max_bytes, response.headers.get("content-type", ""))
+    async for piece in response.aiter_bytes():
+        try:
+            meter.count(piece)
+        except AnswerTooLargeError as error:
+            raise ProtocolError(str(error)) from None
+        yield piece
+
+
+async def body_of(response: httpx.Response, max_bytes: int) -> bytes:
+    """Return the body, and close the response. Raises `ProtocolError` if it is larger than allowed."""
     try:
-        async for chunk in response.aiter_bytes():
-            body += chunk
-            if len(body) > max_bytes:
-                raise A2AClientError(f"the answer has more than {max_bytes:,} bytes")
+        return b"".join([piece async for piece in pieces_of(response, max_bytes)])
     finally:
         await response.aclose()
-    return bytes(body)
 
 
 async def request_json(
@@ -87,7 +98,9 @@ async def request_json(
             request.headers.pop(name, None)
         request.headers.update({"Accept": "application/json", **(headers or {})})
         response = await http.send(request, auth=None, stream=True, follow_redirects=False)
-        body = await read_body(response, max_bytes)
+        body = await body_of(response, max_bytes)
+    except ProtocolError as error:
+        raise A2AClientError(error.description) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise A2AClientError(str(error) or type(error).__name__) from error
     try:

@@ -19,7 +19,15 @@ import msgspec
 from errands import tracing
 from errands.client.agent_session import Received, TransientError
 from errands.client.errors import A2AClientError, ProtocolError
-from errands.client.http_requests import NO_SECRETS, RequestSecrets, add_secrets, is_header_value
+from errands.client.http_requests import (
+    MAX_ANSWER,
+    NO_SECRETS,
+    RequestSecrets,
+    add_secrets,
+    body_of,
+    is_header_value,
+    pieces_of,
+)
 from errands.client.results import content_of, moment_of
 from errands.errors import A2AError, InternalError, InvalidParamsError, TooManyPushConfigsError, UnavailableError
 from errands.lifecycle import trim
@@ -47,9 +55,16 @@ class HttpTransport:
     """One interface of an agent over HTTP."""
 
     def __init__(
-        self, client: httpx.AsyncClient, binding: Binding, *, headers: Mapping[str, str], timeout: float | None
+        self,
+        client: httpx.AsyncClient,
+        binding: Binding,
+        *,
+        headers: Mapping[str, str],
+        timeout: float | None,
+        max_answer_bytes: int = MAX_ANSWER,
     ) -> None:
         self.protocol = binding.name
+        self._max_bytes = max_answer_bytes
         self._client = client
         self._binding = binding
         self._headers = httpx.Headers(headers)
@@ -69,9 +84,10 @@ class HttpTransport:
         http_request = self._build(self._binding.wrap(operation, request), read_timeout, secrets)
         http_request.headers["Accept"] = f"{self._binding.dialect.media_type}, application/json"
         with translated_failures():
-            response = await self._client.send(http_request, follow_redirects=False)
-        with self._answer(response), _well_formed():
-            return self._binding.read_response(operation, request, response.content)
+            response = await self._client.send(http_request, stream=True, follow_redirects=False)
+            body = await body_of(response, self._max_bytes)
+        with self._answer(response, body), _well_formed():
+            return self._binding.read_response(operation, request, body)
 
     async def stream(
         self,
@@ -91,13 +107,13 @@ class HttpTransport:
             try:
                 kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
                 if response.status_code != httpx.codes.OK or kind != "text/event-stream":
-                    await response.aread()
-                    with self._answer(response):
-                        self._binding.unwrap(response.content)
+                    body = await body_of(response, self._max_bytes)
+                    with self._answer(response, body):
+                        self._binding.unwrap(body)
                         raise ProtocolError(f"{kind or 'no content type'} where text/event-stream was expected")
                 # Subscribing again changes nothing; sending a message again may.
                 parser, begun = SSEParser(), operation.name == "SubscribeToTask"
-                async for chunk in response.aiter_bytes():
+                async for chunk in pieces_of(response, self._max_bytes):
                     for event in parser.feed(chunk):
                         received = self._receive(event, begun)
                         if received is not None:
@@ -128,14 +144,14 @@ class HttpTransport:
         return add_secrets(request, secrets)
 
     @contextmanager
-    def _answer(self, response: httpx.Response) -> Iterator[None]:
+    def _answer(self, response: httpx.Response, body: bytes) -> Iterator[None]:
         """Turn an answer that means "not now" into a `TransientError`, be it by HTTP or inside an envelope."""
         status = response.status_code
         try:
             if response.is_redirect:
                 raise ProtocolError(f"HTTP {status}, a redirect to {response.headers.get('location')!r}")
             if not response.is_success:
-                raise self._binding.error_in(response.content, status) or plain_error(status)
+                raise self._binding.error_in(body, status) or plain_error(status)
             yield
         except A2AError as error:
             if status not in PASSING_STATUSES and not isinstance(error, UnavailableError):

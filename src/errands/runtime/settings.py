@@ -18,9 +18,19 @@ from errands.model.base import fields_of
 ENV_PREFIX = "ERRANDS_"
 #: Settings whose values are never shown.
 SECRET = frozenset({"model_api_key", "auth_api_keys", "push_secret"})
-#: Settings that protect the server. A variable that is there but empty is a mistake, such as a secret that is not set.
+#: Settings that protect the server. A variable that is there but empty is a mistake, such as a secret that is not set,
+#: and so is one whose name is misspelled.
 PROTECTING = frozenset(
-    {"auth", "auth_api_keys", "auth_issuer", "auth_audience", "push_secret", "tls_certificate", "tls_client_ca"}
+    {
+        "auth",
+        "auth_api_keys",
+        "auth_issuer",
+        "auth_audience",
+        "policy",
+        "push_secret",
+        "tls_certificate",
+        "tls_client_ca",
+    }
 )
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 #: The value of `public_grpc` that leaves gRPC off the card.
@@ -298,6 +308,10 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 shown = "null" if is_none else "…" if field.name in SECRET else text
                 raise ConfigurationError(f"invalid {variable}={shown!r}: expected {_expected(field.type)}") from None
         values.update({name: value for name, value in overrides.items() if value is not None})
+        for variable, meant in misspelled(environ).items():
+            name = meant.removeprefix(ENV_PREFIX).lower()
+            if name in PROTECTING and name not in values:
+                raise ConfigurationError(f"unknown setting {variable}; did you mean {meant}?")
         return cls(**values)
 
     def check(self) -> None:

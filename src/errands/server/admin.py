@@ -618,9 +618,8 @@ class AdminApi:
         return AdminAnswer(TableRow.of(answered, is_operator=call.is_operator))
 
     async def _body(self, asked: AdminRequest, kind: type[T]) -> T:
-        """Return the body of a request. Raises `ParseError`, `InvalidParamsError` and `PayloadTooLargeError`."""
-        length = asked.exchange.header(b"content-length")
-        if len(length) > 18 or (length.isdigit() and int(length) > MAX_BODY):
+        """Return the body of a request. Raises `A2AError` if it cannot be read."""
+        if (asked.exchange.content_length or 0) > MAX_BODY:
             raise errors.PayloadTooLargeError(f"The body may have {MAX_BODY} bytes at most")
         dispatcher = self._server.dispatcher
         if dispatcher.checks_head:

@@ -20,15 +20,19 @@ MOST_NAMED, MOST_NAME = 100, 200
 
 
 def bounded_task(task: core.Task, most: int = MOST_TASK) -> tuple[core.Task, dict[str, Any]]:
-    """Return a task of about `most` bytes, and what was left out: contents of artifacts and the oldest messages."""
-    if len(encode(task)) <= most:
+    """Return a task of about `most` bytes, and what was left out: contents of artifacts, and the oldest messages."""
+    # Each piece is encoded once: that takes long for a large task.
+    status, metadata = task.status, task.metadata
+    sizes = {"status": len(encode(status)), "metadata": len(encode(metadata))}
+    contents = [(artifact, len(encode(artifact))) for artifact in task.artifacts or ()]
+    said = [(message, len(encode(message))) for message in task.history or ()]
+    if sum(sizes.values()) + sum(size for _, size in (*contents, *said)) <= most:
         return task, {}
     room = most // 2
     artifacts: list[core.Artifact] = []
     cut: list[dict[str, Any]] = []
     dropped = 0
-    for artifact in task.artifacts or ():
-        size = len(encode(artifact))
+    for artifact, size in contents:
         if size <= room:
             room -= size
             artifacts.append(artifact)
@@ -40,20 +44,18 @@ def bounded_task(task: core.Task, most: int = MOST_TASK) -> tuple[core.Task, dic
             dropped += 1
     room = most // 2
     messages: list[core.Message] = []
-    for message in reversed(task.history or ()):
-        room -= len(encode(message))
+    for message, size in reversed(said):
+        room -= size
         if room < 0:
             break
         messages.append(message)
-    left_out: dict[str, Any] = {"artifacts": cut, "messages": len(task.history or ()) - len(messages)}
+    left_out: dict[str, Any] = {"artifacts": cut, "messages": len(said) - len(messages)}
     if dropped:
         left_out["moreArtifacts"] = dropped
-    status = task.status
-    if len(encode(status)) > most // 2:
+    if sizes["status"] > most // 2:
         status = core.TaskStatus(state=status.state, timestamp=status.timestamp)
         left_out["statusMessage"] = True
-    metadata = task.metadata
-    if metadata is not None and len(encode(metadata)) > most // 2:
+    if sizes["metadata"] > most // 2:
         metadata, left_out["metadata"] = None, True
     bounded = msgspec.structs.replace(
         task, artifacts=artifacts or None, history=messages[::-1] or None, status=status, metadata=metadata

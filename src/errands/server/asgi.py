@@ -129,6 +129,14 @@ class HttpExchange(IncomingRequest):
         return "application/json" if raw == JSON_TYPE else raw.decode("latin-1").partition(";")[0].strip().lower()
 
     @property
+    def content_length(self) -> int | None:
+        """The bytes that the client says the body has, None if it does not. Raises `InvalidRequestError`."""
+        length = self.headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or len(length) > 18):
+            raise InvalidRequestError("Content-Length is not a valid number")
+        return None if length is None else int(length)
+
+    @property
     def has_body(self) -> bool:
         return self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
 
@@ -175,11 +183,9 @@ class HttpExchange(IncomingRequest):
     async def _join_body(self) -> bytes:
         """Return a body that may arrive in several pieces, but stop reading when it is larger than allowed."""
         limit = self._settings.max_body_bytes
-        length = self.headers.get(b"content-length", b"0")
-        if not length.isdigit():
-            raise InvalidRequestError("Content-Length is not a number")
-        if int(length) > limit:
-            raise PayloadTooLargeError(f"The body may have {limit} bytes, not {int(length)}")
+        length = self.content_length or 0
+        if length > limit:
+            raise PayloadTooLargeError(f"The body may have {limit} bytes, not {length}")
         chunks: list[bytes] = []
         size = 0
         while True:

@@ -15,11 +15,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from errands.clock import system_clock, to_iso
-from errands.errors import ConfigurationError, PermissionDeniedError
+from errands.errors import ConfigurationError, InvalidParamsError, PermissionDeniedError
 from errands.model.card_config import AgentCardConfig
+from errands.model.core import Role
 from errands.model.log import Reach, Scope
 from errands.model.requests import SendMessageRequest
-from errands.operations import Operation
+from errands.operations import OPERATIONS, Operation
 from errands.outbound import Outbound
 from errands.policy.cel import CelError, NameScope, Program, Session, Variables, compile, evaluate  # noqa: A004
 from errands.policy.cel.evaluators import Evaluators
@@ -36,7 +37,9 @@ EVERY_OWNER = "*"
 SKILL_KEY = "skillId"
 
 RULE_SCOPE = NameScope(
-    name="an access rule", variables=frozenset({"caller", "operation", "reads", "skill", "metadata", "message", "now"})
+    name="an access rule",
+    variables=frozenset({"caller", "operation", "reads", "skill", "metadata", "message", "now"}),
+    choices=frozenset({("operation", frozenset(OPERATIONS)), ("message.role", frozenset(Role))}),
 )
 
 
@@ -109,13 +112,13 @@ class Authorization:
         widest: bool = False,
         inner: Collection[str] = (),
     ) -> Access:
-        """Return in which scope the request is performed. Raises `PermissionDeniedError`.
+        """Return in which scope the request is performed. Raises `PermissionDeniedError` and `InvalidParamsError`.
 
         `scope` is the caller's own; `wanted_owner` names another owner, or is empty; `scope_of` finds any task. With
         `widest`, a caller who names no owner gets all that it may read. Tasks of `inner` agents are only for those who
         may use tasks of others.
         """
-        skill = _skill_of(request)
+        skill = _skill_of(request) if self._skills or self._rules else ""
         if skill in self._skills:
             self._check_skill(self._skills[skill], caller)
         granted = await self._apply_rules(operation, request, caller, skill) if self._rules else set()
@@ -218,13 +221,19 @@ def _compiled(position: int, rule: AccessRule) -> Program:
 
 
 def _skill_of(request: Any) -> str:
-    """Return the skill that a message, or its request, names; "" if none."""
+    """Return the skill that a message, or its request, names; "" if none.
+
+    Raises `InvalidParamsError` for two different ones: the agent may read either.
+    """
     if not isinstance(request, SendMessageRequest):
         return ""
-    for metadata in (request.message.metadata, request.metadata):
-        if metadata and isinstance(skill := metadata.get(SKILL_KEY), str):
-            return skill
-    return ""
+    places = (request.message.metadata, request.metadata)
+    named = {skill for metadata in places if metadata and isinstance(skill := metadata.get(SKILL_KEY), str)}
+    if len(named) > 1:
+        raise InvalidParamsError(
+            f"The message and its request name different skills in {SKILL_KEY}; name one", field=f"metadata.{SKILL_KEY}"
+        )
+    return named.pop() if named else ""
 
 
 def task_of(request: Any) -> str:

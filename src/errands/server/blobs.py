@@ -267,9 +267,9 @@ class BlobPages:
 
     async def _upload(self, exchange: HttpExchange, call: CallContext) -> None:
         most = self._settings.max_upload_bytes
-        length = exchange.header(b"content-length")
-        if length and (not length.isdigit() or int(length) > most):
-            raise PayloadTooLargeError(f"The file may have {most} bytes (max_upload_bytes), not {length[:20]}")
+        length = exchange.content_length
+        if length is not None and length > most:
+            raise PayloadTooLargeError(f"The file may have {most} bytes (max_upload_bytes), not {length}")
         digest = exchange.header(b"content-digest")
         wanted = _DIGEST.search(digest)
         if digest and wanted is None:
@@ -278,7 +278,7 @@ class BlobPages:
         if len(filename.encode("utf-8", "replace")) > _MAX_FILENAME:
             raise InvalidParamsError(f"filename has more than {_MAX_FILENAME} bytes", field="filename")
         media_type = exchange.header(b"content-type")
-        size = int(length or most)
+        size = most if length is None else length
         # A caller who chooses its tenant freely has the same room for all of them.
         counted = call.scope._replace(tenant="") if call.names_tenant else call.scope
         self._arriving[counted] += size

@@ -14,7 +14,7 @@ from errands.errors import VersionNotSupportedError
 from errands.model import card as cards
 from errands.model.base import A2AObject, encode
 from errands.wire.dialect import Json, MalformedAnswerError
-from errands.wire.v1_0 import from_protojson
+from errands.wire.v1_0 import from_protojson, normalize
 
 VERSION = "0.3"
 PROTOCOL_VERSION = "0.3.0"
@@ -86,10 +86,18 @@ def union(card: cards.AgentCard) -> bytes:
     return encode(both)
 
 
+def _read(raw: Json) -> CardV03:
+    try:
+        return _DECODER.decode(raw)
+    except msgspec.ValidationError:
+        # Some agents write null for what they do not have.
+        return msgspec.convert(normalize(msgspec.json.decode(raw), CardV03), CardV03)
+
+
 def from_v0_3(raw: Json) -> cards.AgentCard:
     """Return a 0.3 card as a 1.0 one whose interfaces all speak 0.3. Raises `MalformedAnswerError`."""
     try:
-        card = _DECODER.decode(raw)
+        card = _read(raw)
         provider = card.provider or {}
         names_one = card.protocol_version or card.preferred_transport or card.additional_interfaces
         is_praisonai = not names_one and str(provider.get("name")).lower().startswith("praison")
@@ -119,7 +127,11 @@ def modern_fields(values: dict[str, Any], *, transport: str = "JSONRPC", version
             # The JavaScript SDK writes requirements as 1.0 does.
             needed = [one["schemes"] if isinstance(one.get("schemes"), dict) else one for one in security]
             holder["securityRequirements"] = [
-                {"schemes": {name: one if isinstance(one, dict) else {"list": one} for name, one in schemes.items()}}
+                {
+                    "schemes": {
+                        name: one if isinstance(one, dict) else {"list": one or []} for name, one in schemes.items()
+                    }
+                }
                 for schemes in needed
             ]
     if (schemes := values.get("securitySchemes")) is not None:

@@ -1,8 +1,8 @@
 """A2A 1.0 as JSON, the same over JSON-RPC and HTTP+JSON: the spelling of `errands.model` itself.
 
-Reading accepts what ProtoJSON allows: camelCase or snake_case keys, enums by name or number, null for an empty field,
-and fields that are unknown. JSON values in metadata and data parts are never touched. Writing is always camelCase and
-names, without empty fields.
+Reading accepts what ProtoJSON allows: camelCase or snake_case keys, enums by name or number, numbers as strings, bytes
+in the URL-safe alphabet or without padding, null for an empty field, and fields that are unknown. JSON values in
+metadata and data parts are never touched. Writing is always camelCase and names, without empty fields.
 """
 
 from __future__ import annotations
@@ -179,7 +179,10 @@ def from_protojson(model: type[M], values: Any) -> M:
 
 
 def normalize(value: Any, model: type[A2AObject]) -> Any:
-    """Return `model`'s fields in camelCase, enums by name and without nulls, at every level; the rest as it is."""
+    """Return `model`'s fields in camelCase, values as msgspec reads them and without nulls, at every level.
+
+    What is not a field, or cannot be read, is left as it is.
+    """
     if not isinstance(value, dict):
         return value
     names = _names_of(model)
@@ -192,7 +195,9 @@ def normalize(value: Any, model: type[A2AObject]) -> Any:
         if item is None and not known.is_any:
             continue
         nested = known.nested
-        if known.numbered:
+        if known.read is not None:
+            item = known.read(item)
+        elif known.numbered:
             # In a query a number is a string. What is not a number of the enum is left as it is.
             if type(item) is int or (isinstance(item, str) and item.isdecimal() and len(item) <= 2):
                 item = known.numbered[int(item)] if 0 <= int(item) < len(known.numbered) else item
@@ -209,6 +214,30 @@ class _KnownField(NamedTuple):
     is_any: bool
     #: The names of a protobuf enum, each at the index that is its number; empty for other types.
     numbered: list[str]
+    #: Returns a value of another form as msgspec reads it; None for types that have one form only.
+    read: Callable[[Any], Any] | None
+
+
+def _usual_base64(value: Any) -> Any:
+    """Return base64 in the usual alphabet and with padding."""
+    if not isinstance(value, str):
+        return value
+    if "-" in value or "_" in value:
+        value = value.translate(_URL_SAFE)
+    return value + "=" * (-len(value) % 4)
+
+
+def _whole_number(value: Any) -> Any:
+    """Return a whole number that is written as a string or with a fraction of zero."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and len(value) < 20 and value.isascii() and value.removeprefix("-").isdigit():
+        return int(value)
+    return value
+
+
+_URL_SAFE = str.maketrans("-_", "+/")
+_READ: dict[type, Callable[[Any], Any]] = {bytes: _usual_base64, int: _whole_number}
 
 
 @cache
@@ -220,7 +249,8 @@ def _names_of(model: type[A2AObject]) -> dict[str, _KnownField]:
         enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, enum.Enum)]
         # The enums of protobuf begin with the unspecified value, which has the number 0.
         numbered = [[member.value for member in kind] for kind in enums if "UNSPECIFIED" in kind.__members__]
-        known = _KnownField(field.encode_name, nested, Any in kinds, numbered[0] if numbered else [])
+        read = next((_READ[kind] for kind in kinds if kind in _READ), None)
+        known = _KnownField(field.encode_name, nested, Any in kinds, numbered[0] if numbered else [], read)
         names[field.name] = names[field.encode_name] = known
     return names
 

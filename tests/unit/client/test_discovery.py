@@ -61,6 +61,13 @@ async def test_the_card_is_at_the_well_known_path() -> None:
     assert not client.is_connected
 
 
+@pytest.mark.parametrize("interfaces", [None, []])
+async def test_a_card_with_only_the_field_of_1_0_for_interfaces_is_one_of_0_3(interfaces: list[Any] | None) -> None:
+    content = {"name": "Old", "url": f"{URL}/rpc", "supportedInterfaces": interfaces}
+    async with Site({NEW: httpx.Response(200, json=content)}).client() as client:
+        assert (client.protocol, client.version) == ("jsonrpc", "0.3")
+
+
 async def test_the_card_of_a_mounted_agent_is_below_its_path() -> None:
     site = Site({f"/agents/a{NEW}": page(card())})
     async with site.client(f"{URL}/agents/a/"):

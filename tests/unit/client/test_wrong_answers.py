@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Iterator
+
 import httpx
 import pytest
 
-from errands.client import ProtocolError
+from errands.client import A2AClient, AgentNotFoundError, ProtocolError
 from errands.errors import A2AError, AuthenticationRequiredError, InternalError, PermissionDeniedError
 from errands.model.core import Part, TaskState
-from tests.unit.client.agent import ScriptedAgent, status, streaming, task
+from tests.unit.client.agent import Bytes, ScriptedAgent, snapshot, status, streaming, task
 
 pytestmark = pytest.mark.anyio
 
@@ -186,3 +189,53 @@ async def test_a_last_event_id_of_the_caller_cannot_smuggle_in_a_header(agent: S
     async with agent.client() as client:
         with pytest.raises(ValueError, match="line breaks"):
             client.subscribe("t1", last_event_id="1\r\nX-Evil: 1")
+
+
+def endless(piece: bytes, sent: list[int]) -> Iterator[bytes]:
+    """Yields `piece` for ever, and notes how many bytes were taken."""
+    while True:
+        sent[0] += len(piece)
+        yield piece
+
+
+async def test_an_answer_without_an_end_is_not_kept(agent: ScriptedAgent) -> None:
+    sent = [0]
+    agent.plays(httpx.Response(200, stream=Bytes(endless(b" " * 1000, sent))))
+    async with agent.client(max_answer_bytes=50_000) as client:
+        with pytest.raises(ProtocolError, match="the answer has more than 50,000 bytes"):
+            await client.get_task("t1")
+    assert sent[0] < 60_000
+
+
+async def test_what_is_compressed_counts_as_what_it_unpacks_to(agent: ScriptedAgent) -> None:
+    packed = gzip.compress(b" " * 10_000_000)
+    agent.plays(httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=Bytes([packed])))
+    async with agent.client(max_answer_bytes=50_000) as client:
+        with pytest.raises(ProtocolError, match="the answer has more than 50,000 bytes"):
+            await client.get_task("t1")
+
+
+@pytest.mark.parametrize("piece", [b"data: x\n", b": a comment\n", b"x" * 1000], ids=["lines", "comments", "line"])
+async def test_an_event_without_an_end_is_not_kept(agent: ScriptedAgent, piece: bytes) -> None:
+    sent = [0]
+    agent.plays(streaming(endless(piece, sent)))
+    async with agent.client(max_answer_bytes=50_000) as client:
+        with pytest.raises(ProtocolError, match="one event of the answer has more than 50,000 bytes"):
+            [event async for event in client.stream("x")]
+    assert sent[0] < 60_000
+
+
+async def test_a_stream_may_be_longer_than_each_of_its_events(agent: ScriptedAgent) -> None:
+    updates = [status(TaskState.WORKING, "x" * 1000) for _ in range(100)]
+    agent.plays(streaming(agent.frames(snapshot(), *updates, status(TaskState.COMPLETED))))
+    async with agent.client(max_answer_bytes=5_000) as client:
+        assert [event async for event in client.stream("x")][-1].state == "completed"
+
+
+async def test_a_card_without_an_end_is_no_card() -> None:
+    sent = [0]
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Bytes(endless(b" " * 1_000_000, sent))))
+    async with httpx.AsyncClient(transport=transport) as http:
+        with pytest.raises(AgentNotFoundError, match=r"agent-card\.json: the answer has more than 10,485,760 bytes"):
+            await A2AClient("http://agent.test", httpx_client=http).connect()
+    assert sent[0] < 50_000_000

@@ -30,7 +30,7 @@ from errands.model.card import (
     StringList,
 )
 from errands.wire.dialect import MalformedAnswerError
-from errands.wire.v0_3_card import from_v0_3, to_v0_3, union
+from errands.wire.v0_3_card import CardV03, from_v0_3, to_v0_3, union
 
 NEEDED = [SecurityRequirement(schemes={"key": StringList(scopes=[]), "oauth": StringList(scopes=["read"])})]
 FLOW = OAuthFlow(authorization_url="https://a", token_url="https://t", scopes={"read": "Read"}, pkce_required=True)
@@ -134,6 +134,15 @@ def test_the_least_card_is_read() -> None:
         AgentInterface(url="http://x", protocol_binding="JSONRPC", protocol_version="0.3")
     ]
     assert card.capabilities == AgentCapabilities()
+
+
+def test_null_stands_for_what_a_card_does_not_have() -> None:
+    others = {field.encode_name: None for field in msgspec.structs.fields(CardV03) if field.name not in ("name", "url")}
+    assert from_v0_3(encode({"name": "n", "url": "http://x", **others})) == from_v0_3(b'{"name":"n","url":"http://x"}')
+    skill = {"id": "s", "name": "n", "description": None, "tags": None, "examples": None, "security": [{"key": None}]}
+    [read] = from_v0_3(encode({"name": "n", "url": "http://x", "skills": [skill]})).skills
+    assert (read.description, read.tags, read.examples) == ("", [], None)
+    assert [list(needed.schemes) for needed in read.security_requirements or ()] == [["key"]]
 
 
 def test_security_as_the_javascript_sdk_writes_it_is_read() -> None:

@@ -161,6 +161,7 @@ def compile(scope: NameScope, source: str, *, condition: bool = False) -> Progra
     if scope.variables:
         # Not in a script, which runs once: a model could have many expensive patterns checked.
         syntax.check_paths(scope, source)
+        syntax.check_choices(scope, source, row)
         _check_literals(source, row)
     needs, reads = syntax.context_parts(row)
     named = {ALIASES.get(token.text, token.text) for token in row}

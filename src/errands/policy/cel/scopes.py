@@ -44,6 +44,8 @@ class NameScope(msgspec.Struct, frozen=True, kw_only=True):
     task_ios: frozenset[str] = frozenset()
     #: Functions of one map: what a script may call.
     capabilities: frozenset[str] = frozenset()
+    #: Variables, or fields such as `message.role`, that are always one of a few words.
+    choices: frozenset[tuple[str, frozenset[str]]] = frozenset()
     max_source: int = _MAX_SOURCE
     #: Whether the values of expressions decide something, so that these must see all of every value.
     decides: bool = True

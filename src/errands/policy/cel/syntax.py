@@ -30,6 +30,7 @@ _TOKEN = re.compile(
 
 #: A text without escapes: its quotes and its content.
 _QUOTED = re.compile(r"""("{3}|'{3}|"|')([^\\]*)\1""")
+_COMPARISONS = (["=", "="], ["!", "="])
 _NESTING = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 _MACROS = frozenset({"map", "filter", "all", "exists", "exists_one", "existsOne"})
 _GROWS = frozenset({"+", "[", "{"})
@@ -257,6 +258,13 @@ CONTEXT: dict[str, Shape] = {
 
 RUNTIME: dict[str, Shape] = _fields("version dashboard_url api_root")
 
+#: What access rules see of a caller and a message. Fields of the message that it does not have are absent.
+CALLER: dict[str, Shape] = _fields("owner tenant email scopes claims scheme")
+MESSAGE: dict[str, Shape] = {
+    **_fields("messageId contextId taskId role metadata extensions referenceTaskIds"),
+    "parts": [_fields("text raw url data metadata filename mediaType")],
+}
+
 
 class Missing(NamedTuple):
     """The first step of a path that leads nowhere."""
@@ -289,6 +297,7 @@ def missing(shape: Shape, path: Path) -> Missing | None:
 def check_paths(scope: NameScope, source: str) -> None:
     """Raise `CelError` for the first path that names something which never exists in `scope`."""
     known: dict[str, Shape] = {"context": CONTEXT, "runtime": RUNTIME, "input": Open({})}
+    known |= {"caller": CALLER, "message": MESSAGE}
     known |= dict.fromkeys(scope.task_ios, TASK_IO)
     variables = {name: known.get(name) for name in scope.variables}
     for read in reads_in(source):
@@ -309,3 +318,27 @@ def check_paths(scope: NameScope, source: str) -> None:
         else:
             problem, hint = "is a map and has no item by number", "write the name of a field"
         raise CelError.at(source, read.start, f"{name} {problem}", hint=hint)
+
+
+def check_choices(scope: NameScope, source: str, row: Sequence[Token]) -> None:
+    """Raise `CelError` for a comparison with a word that the variable or field never is, as in `operation == 'Get'`."""
+    texts = [token.text for token in row]
+    for name, words in scope.choices:
+        path = [token.text for token in tokens(name)]
+        for start in range(len(row)):
+            end = start + len(path)
+            if texts[start:end] != path or texts[start - 1 : start] == ["."]:
+                continue
+            compared: list[Token] = []
+            if texts[end : end + 2] in _COMPARISONS:
+                compared = list(row[end + 2 : end + 3])
+            elif texts[end : end + 2] == ["in", "["]:
+                compared = list(row[end + 2 : closing(row, end + 1)])
+            if start > 2 and texts[start - 2 : start] in _COMPARISONS:
+                compared.append(row[start - 3])
+            for token in compared:
+                quoted = _QUOTED.fullmatch(token.text)
+                if quoted is not None and quoted[2] not in words:
+                    close = difflib.get_close_matches(quoted[2], words, 1)
+                    hint = f"did you mean '{close[0]}'?" if close else f"it is one of {', '.join(sorted(words))}"
+                    raise CelError.at(source, token.start, f"{name} is never {token.text}", hint=hint)
