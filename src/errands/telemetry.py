@@ -17,12 +17,13 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from random import getrandbits
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from opentelemetry import context as current
 from opentelemetry import metrics, trace
@@ -33,12 +34,13 @@ from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace import Tracer as OtelTracer
 
 from errands import tracing
-from errands.tracing import MAX_STATE, Kind, TraceContext, TraceSpan, Value
+from errands.tracing import MAX_STATE, TRACES_PER_SECOND, Kind, TraceContext, Tracer, TraceSpan, Value
 from errands.version import __version__
 
 if TYPE_CHECKING:
     from errands.runtime.figures import Figures, Metric, Sample
 
+T = TypeVar("T")
 Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
 logger = logging.getLogger(__name__)
@@ -114,22 +116,32 @@ ATTRIBUTES = {
     "worker": "errands.worker",
 }
 ERROR = "error.type"
+#: How many times as many traces of callers are recorded as begin here.
+CONTINUED = 10
+#: The traces of so many seconds may begin at once.
+AT_ONCE = 0.25
+#: The last digits of flags that have the flag of a recorded trace.
+_ODD = frozenset("13579bdf")
 
 
 @contextmanager
 def installed(
-    figures: Figures | None = None, table: Mapping[str, Metric] | None = None, agent: str = ""
+    figures: Figures | None = None,
+    table: Mapping[str, Metric] | None = None,
+    agent: str = "",
+    traces_per_second: float | None = None,
 ) -> Iterator[None]:
-    """Turn tracing on for the block. It is turned off when the last of these blocks ends.
+    """Turn tracing on for the block, as `install` does. It is turned off when the last of these blocks ends.
 
     Meanwhile, the `figures` of a server of this agent are exported as `table` describes them.
     """
     global _uses
-    install()
+    tracer = install(traces_per_second)
     try:
         if figures is None or table is None:
             yield
         else:
+            figures.read_from("errands_traces_left_out_total", lambda: tracer.left_out)
             with exported(figures, table, agent):
                 yield
     finally:
@@ -142,19 +154,54 @@ def installed(
 _uses = 0
 
 
-def install() -> None:
-    """Turn tracing on for the clients and servers of this process. Set the tracer provider first."""
+def install(traces_per_second: float | None = None) -> Tracer:
+    """Turn tracing on for the clients and servers of this process. Set the tracer provider first.
+
+    The process begins at most `traces_per_second`: of several calls that give a number, the last one counts.
+    """
     global _uses
     _uses += 1
     if tracing.tracer is None:
         tracing.tracer = Telemetry()
+    if traces_per_second is not None:
+        tracing.tracer.limit(traces_per_second)
+    return tracing.tracer
+
+
+class TraceRate:
+    """Admits so many traces a second; after a quiet time, those of a quarter of a second at once.
+
+    It is a token bucket, kept as the time at which it will be full again. The traces of a busy process are spread
+    evenly over each second.
+    """
+
+    def __init__(self, traces_per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._interval = 1 / traces_per_second
+        self._most = max(AT_ONCE - self._interval, 0) + 1e-9
+        self._full_at = -math.inf
+        #: How many traces were not admitted.
+        self.left_out = 0
+
+    def admits(self) -> bool:
+        """Return whether another trace may be recorded, and count it."""
+        now = self._clock()
+        if self._full_at - now > self._most:
+            self.left_out += 1
+            return False
+        self._full_at = max(self._full_at, now) + self._interval
+        return True
+
+    def give_back(self) -> None:
+        """Do not count a trace that was admitted: the sampler of the program does not want it."""
+        self._full_at -= self._interval
 
 
 class Telemetry:
     """Makes spans with the tracer provider of the program."""
 
     def __init__(self) -> None:
-        self.captures_content = os.environ.get(CAPTURE, "").strip().lower() == "true"
+        self._captures_content = os.environ.get(CAPTURE, "").strip().lower() == "true"
         provider = trace.get_tracer_provider()
         if isinstance(provider, trace.ProxyTracerProvider):
             logger.warning(
@@ -163,6 +210,40 @@ class Telemetry:
             )
         self._tracer: OtelTracer = provider.get_tracer("errands", __version__)
         self._chooses_ids = _choose_ids(self._tracer)
+        self._unnamed = LeftOut()
+        self._unnamed_context = LeftOutContext(trace.set_span_in_context(self._unnamed, Context()))
+        self._traces_per_second = 0.0
+        self.limit(TRACES_PER_SECOND)
+
+    def limit(self, traces_per_second: float) -> None:
+        if traces_per_second != self._traces_per_second:
+            self._traces_per_second = traces_per_second
+            self._begun = TraceRate(traces_per_second)
+            self._continued = TraceRate(traces_per_second * CONTINUED)
+
+    @property
+    def left_out(self) -> int:
+        return self._begun.left_out + self._continued.left_out
+
+    def accepts(self, parent: TraceContext | None) -> bool:
+        if current.get_current() and (ambient := _ambient(parent)) is not None:
+            return _is_recorded(ambient) and self._continued.admits()
+        if parent is None:
+            return self._begun.admits()
+        return _names_recorded(parent) and self._continued.admits()
+
+    def leave_out(self, work: Coroutine[Any, Any, T], parent: TraceContext | None = None) -> Coroutine[Any, Any, T]:
+        context = current.get_current()
+        if context:
+            if _has_left_out(context):
+                return work
+        elif parent is None:
+            # Work that has nothing around it shares a context until something asks for its ids.
+            if self._unnamed.has_ids:
+                self._unnamed = LeftOut()
+                self._unnamed_context = LeftOutContext(trace.set_span_in_context(self._unnamed))
+            return _within(self._unnamed_context, work)
+        return _within(LeftOutContext(trace.set_span_in_context(LeftOut(parent))), work)
 
     def span(
         self,
@@ -175,10 +256,26 @@ class Telemetry:
         **values: Value | None,
     ) -> TraceSpan:
         try:
+            if kind != "request" and (left_out := self._left_out(parent)) is not None:
+                return left_out
             return self._begin(kind, name, parent, identity, began, values)
         except Exception:
             _complain()
             return _Unrecorded()
+
+    def _left_out(self, parent: TraceContext | Literal["current"] | None) -> TraceSpan | None:
+        """Return a span for work that belongs to a trace that is not recorded; None if it is to be recorded."""
+        if parent is None:
+            return _Unrecorded(LeftOut())
+        if parent != "current":
+            if _names_recorded(parent):
+                return None
+            _span_context(parent)  # a damaged one raises ValueError
+            return _Unrecorded(LeftOut(parent))
+        span = trace.get_current_span()
+        if span is trace.INVALID_SPAN:
+            return None if self._begun.admits() else _Unrecorded(LeftOut())
+        return None if _is_recorded(span) else _Unrecorded()
 
     def _begin(
         self,
@@ -190,7 +287,7 @@ class Telemetry:
         values: Mapping[str, Value | None],
     ) -> TraceSpan:
         form = FORMS[kind]
-        attributes: dict[str, Any] = {**form.common, form.named: name, **_attributes(values)}
+        attributes = _attributes(values, {**form.common, form.named: name})
         context = self._context(kind, parent)
         chosen = None
         if identity and self._chooses_ids:
@@ -212,19 +309,24 @@ class Telemetry:
         finally:
             if chosen is not None:
                 _chosen.reset(chosen)
-        return _Recorded(made)
+        if _is_recorded(made):
+            return _Recorded(made, self._captures_content)
+        # The sampler of the program does not want the trace.
+        if parent is None or (parent == "current" and trace.get_current_span() is trace.INVALID_SPAN):
+            self._begun.give_back()
+        elif kind == "request":
+            self._continued.give_back()
+        return _Unrecorded(made)
 
     def _context(self, kind: Kind, parent: TraceContext | Literal["current"] | None) -> Context | None:
         """Return the context of a span's parent; None for the current one."""
-        if parent == "current":
+        if parent == "current" or (kind == "request" and _ambient(parent) is not None):
             return None
-        if kind == "request":
-            # An instrumented framework, for example, may have begun a span for this request already.
-            ambient = trace.get_current_span().get_span_context()
-            if ambient.is_valid and (parent is None or parent.parent[3:35] == f"{ambient.trace_id:032x}"):
-                return None
         if parent is None:
             return Context()
+        place = trace.get_current_span().get_span_context()
+        if place.is_valid and parent.parent[3:52] == f"{place.trace_id:032x}-{place.span_id:016x}":
+            return None
         return trace.set_span_in_context(NonRecordingSpan(_span_context(parent)), Context())
 
     def inject(self) -> TraceContext | None:
@@ -235,14 +337,83 @@ class Telemetry:
         parent = f"00-{place.trace_id:032x}-{place.span_id:016x}-{place.trace_flags:02x}"
         return TraceContext(parent, state if len(state) <= MAX_STATE else "")
 
+    def recorded(self) -> TraceContext | None:
+        context = current.get_current()
+        return None if not context or _has_left_out(context) else self.inject()
+
     def ids(self) -> tuple[str, str] | None:
-        place = trace.get_current_span().get_span_context()
+        span = trace.get_current_span()
+        if isinstance(span, LeftOut) and span.parent is None:
+            return None
+        place = span.get_span_context()
         return (f"{place.trace_id:032x}", f"{place.span_id:016x}") if place.is_valid else None
 
 
-def _attributes(values: Mapping[str, Value | None]) -> dict[str, Value]:
-    """Return noted values as attributes of OpenTelemetry."""
-    found: dict[str, Value] = {}
+class LeftOut(NonRecordingSpan):
+    """Stands for the current span in work that is not recorded, so that nothing below it is recorded either.
+
+    It is at the place of the caller, if the caller has named one. Otherwise its ids are made when they are needed.
+    """
+
+    def __init__(self, parent: TraceContext | None = None) -> None:
+        super().__init__(trace.INVALID_SPAN_CONTEXT)
+        self.parent = parent
+        self._place: SpanContext | None = None
+
+    @property
+    def has_ids(self) -> bool:
+        return self._place is not None
+
+    def get_span_context(self) -> SpanContext:
+        if self._place is None:
+            if self.parent is None:
+                self._place = SpanContext(getrandbits(128) or 1, getrandbits(64) or 1, False)
+            else:
+                place = _span_context(self.parent)
+                flags = TraceFlags(place.trace_flags & ~TraceFlags.SAMPLED)
+                self._place = SpanContext(place.trace_id, place.span_id, True, flags, place.trace_state)
+        return self._place
+
+    def __repr__(self) -> str:
+        return f"LeftOut({self.get_span_context()!r})"
+
+
+def _ambient(parent: TraceContext | None) -> OtelSpan | None:
+    """Return the span of what has traced a request before us, such as an instrumented framework."""
+    span = trace.get_current_span()
+    if span is trace.INVALID_SPAN:
+        return None
+    place = span.get_span_context()
+    belongs = place.is_valid and (parent is None or parent.parent[3:35] == f"{place.trace_id:032x}")
+    return span if belongs else None
+
+
+def _is_recorded(span: OtelSpan) -> bool:
+    """Return whether a span is recorded, or stands for one of another process that is."""
+    if span.is_recording():
+        return True
+    return not isinstance(span, LeftOut) and bool(span.get_span_context().trace_flags & TraceFlags.SAMPLED)
+
+
+class LeftOutContext(Context):
+    """A context in which nothing is recorded. Its class says so faster than its span."""
+
+
+def _has_left_out(context: Context) -> bool:
+    """Return whether the current span of a context is one that is not recorded."""
+    if type(context) is LeftOutContext:
+        return True
+    span = trace.get_current_span(context)
+    return span is not trace.INVALID_SPAN and not _is_recorded(span)
+
+
+def _names_recorded(place: TraceContext) -> bool:
+    """Return whether a place has the flag of a trace that is recorded."""
+    return place.parent[-1:] in _ODD
+
+
+def _attributes(values: Mapping[str, Value | None], found: dict[str, Value]) -> dict[str, Value]:
+    """Add noted values to attributes of OpenTelemetry, and return these."""
     for word, value in values.items():
         if value is not None:
             found[ATTRIBUTES[word]] = value[:MAX_TEXT] if isinstance(value, str) else value
@@ -252,10 +423,13 @@ def _attributes(values: Mapping[str, Value | None]) -> dict[str, Value]:
 class _Recorded:
     """A span of OpenTelemetry."""
 
-    __slots__ = ("_is_open", "_span")
+    __slots__ = ("_is_open", "_span", "captures_content")
 
-    def __init__(self, span: OtelSpan) -> None:
+    is_recorded = True
+
+    def __init__(self, span: OtelSpan, captures_content: bool) -> None:
         self._span = span
+        self.captures_content = captures_content
         self._is_open = True
 
     def active(self) -> _Active:
@@ -263,7 +437,7 @@ class _Recorded:
 
     def note(self, **values: Value | None) -> None:
         if self._span.is_recording():
-            self._span.set_attributes(_attributes(values))
+            self._span.set_attributes(_attributes(values, {}))
 
     def fail(self, kind: str, *, is_fault: bool = True) -> None:
         self._span.set_attribute(ERROR, kind)
@@ -281,12 +455,17 @@ class _Recorded:
 
 
 class _Unrecorded:
-    """A span that the program's tracer could not make."""
+    """A span that is not recorded. The current one stays the same if there is none in its place."""
 
-    __slots__ = ()
+    __slots__ = ("_span",)
+
+    is_recorded = captures_content = False
+
+    def __init__(self, span: OtelSpan | None = None) -> None:
+        self._span = span
 
     def active(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return _NOTHING if self._span is None else _Active(trace.set_span_in_context(self._span))
 
     def note(self, **values: Value | None) -> None:
         pass
@@ -296,6 +475,9 @@ class _Unrecorded:
 
     def end(self) -> None:
         pass
+
+
+_NOTHING = nullcontext()
 
 
 def _complain() -> None:
@@ -308,7 +490,15 @@ def _complain() -> None:
 _complaints: list[bool] = []
 
 
-class _Active:
+async def _within(context: Context, work: Coroutine[Any, Any, T]) -> T:
+    token = current.attach(context)
+    try:
+        return await work
+    finally:
+        current.detach(token)
+
+
+class _Active(AbstractContextManager[None]):
     """A context manager that makes a span the current one."""
 
     __slots__ = ("_context", "_token")

@@ -11,13 +11,15 @@ A trace leaves a process as a `TraceContext`: in the headers of a request, and w
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+#: How many traces a process begins in a second, unless it is set.
+TRACES_PER_SECOND = 100.0
 #: Bytes of a `tracestate` that is passed on; a longer one is dropped.
 MAX_STATE = 512
 #: Members of a `tracestate`, as the specification limits them.
@@ -48,6 +50,16 @@ class TraceContext(NamedTuple):
 class TraceSpan(Protocol):
     """An operation that takes time. It is recorded when it ends."""
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it is recorded, and not left out."""
+        ...
+
+    @property
+    def captures_content(self) -> bool:
+        """Whether messages, arguments and results are to be noted."""
+        ...
+
     def active(self) -> AbstractContextManager[object]:
         """Return a context manager that makes this the current span."""
         ...
@@ -66,10 +78,28 @@ class TraceSpan(Protocol):
 
 
 class Tracer(Protocol):
-    """Makes spans."""
+    """Makes spans.
 
-    #: Whether messages, arguments and results may be noted.
-    captures_content: bool
+    Whether a trace is recorded is decided once, where it begins: by the rate of traces, by the flag of the caller and
+    by the sampler of the program. Nothing below a trace that is not recorded makes a span, in any process.
+    """
+
+    @property
+    def left_out(self) -> int:
+        """How many traces were not recorded because of the rate."""
+        ...
+
+    def limit(self, traces_per_second: float) -> None:
+        """Bound the traces that begin here; and those that callers have begun, of which there may be more."""
+        ...
+
+    def accepts(self, parent: TraceContext | None) -> bool:
+        """Decide whether a request is recorded, before its span is made. `parent` is where the caller was."""
+        ...
+
+    def leave_out(self, work: Coroutine[Any, Any, T], parent: TraceContext | None = None) -> Coroutine[Any, Any, T]:
+        """Return work in which nothing is recorded."""
+        ...
 
     def span(
         self,
@@ -81,7 +111,10 @@ class Tracer(Protocol):
         began: int | None = None,
         **values: Value | None,
     ) -> TraceSpan:
-        """Begin a span. Its parent is the current span or another place in a trace; None begins a new trace.
+        """Begin a span. Its parent is the current span or another place in a trace.
+
+        With None, a request that was accepted begins a trace. Other spans are not recorded then, because what is stored
+        without a trace belongs to one that was left out.
 
         Spans of one trace with the same `identity` have the same id in every process, so work that another process
         continues stays in the same span. `began` is the time at which the work began, in milliseconds.
@@ -90,6 +123,10 @@ class Tracer(Protocol):
 
     def inject(self) -> TraceContext | None:
         """Return the current place in the trace."""
+        ...
+
+    def recorded(self) -> TraceContext | None:
+        """Return the current place in the trace if that is recorded."""
         ...
 
     def ids(self) -> tuple[str, str] | None:
@@ -123,6 +160,8 @@ def read_context(parent: str, states: Iterable[str] = ()) -> TraceContext | None
     if found is None or (len(parent) > found.end() and (parent.startswith("00") or parent[found.end()] != "-")):
         return None
     state = ",".join(states)
+    if not state:
+        return TraceContext(found[0])
     members = [member.strip(" \t") for member in state.split(",", _MAX_MEMBERS)] if len(state) <= MAX_STATE else []
     members = [member for member in members if member]
     if len(members) > _MAX_MEMBERS or not all(map(_MEMBER.fullmatch, members)):

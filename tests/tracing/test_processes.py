@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from errands import A2AClient, A2AServer, telemetry
+from errands import A2AClient, A2AServer, telemetry, tracing
 from errands.testing import connect
 from tests.forking import popen
 from tests.live import live
@@ -104,6 +104,26 @@ async def test_a_trace_goes_through_the_queue_to_a_process_that_runs_turns(colle
     assert (b'"name":"SendMessage"' in api_file.read_bytes(), FIND.encode() in api_file.read_bytes()) == (True, False)
     assert b'"name":"execute_tool find"' in worker_file.read_bytes()
     assert collector.only(AT_WORK).attributes["errands.queue.seconds"] > 0
+
+
+@pytest.mark.parametrize("protocol", ["jsonrpc", "http+json", "grpc"])
+async def test_no_process_records_anything_of_a_trace_that_its_client_has_left_out(
+    protocol: str, collector: Collector, shop: Shop
+) -> None:
+    write_agent(collector.folder, shop.url)
+    api, worker = Clerk(collector.folder, "api", "api"), Clerk(collector.folder, "worker", "worker")
+    async with running(api, worker), A2AClient(api.url, protocol=protocol) as client:
+        assert tracing.tracer is not None
+        tracing.tracer.limit(1e-6)
+        assert (await client.send("Where is it?")).completed
+        await collector.has(AT_WORK)
+        recorded = len(collector.spans)
+        assert (await client.send("And the other one?")).completed
+        events = [event async for event in client.stream("And the third?")]
+    assert events[-1].is_final
+    assert [int(parent[-2:], 16) & 1 for parent in shop.traceparents] == [1, 0, 0]
+    assert len(collector.spans) == recorded
+    collector.check_tree()
 
 
 async def test_a_turn_that_goes_on_in_another_process_is_the_same_span(collector: Collector, shop: Shop) -> None:

@@ -69,12 +69,17 @@ class Handler:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def trace(self, tracer: tracing.Tracer, turn: Turn, since: int) -> bool:
+    def trace(self, tracer: tracing.Tracer, turn: Turn, since: int) -> Coroutine[Any, Any, bool]:
         """Run a turn in a span. `since` is when the task entered the state in which the turn found it.
 
         A turn is one span, whichever processes work on it: the one that ends the turn records it. What a process did
-        before it died belongs to the same span.
+        before it died belongs to the same span. A message without a trace belongs to one that is not recorded.
         """
+        if turn.options.trace is None:
+            return tracer.leave_out(self.run(turn))
+        return self._trace(tracer, turn, since)
+
+    async def _trace(self, tracer: tracing.Tracer, turn: Turn, since: int) -> bool:
         is_first, head = turn.attempt <= 1, turn.stored.head
         waited = turn.journal.now() - since if is_first else 0
         span = tracer.span(

@@ -14,6 +14,7 @@ from msgspec import Meta
 from errands.engines.connection import without_password
 from errands.errors import ConfigurationError
 from errands.model.base import fields_of
+from errands.tracing import TRACES_PER_SECOND
 
 ENV_PREFIX = "ERRANDS_"
 #: Settings whose values are never shown.
@@ -53,6 +54,7 @@ Role = Annotated[ServerRole, Meta(description="one of " + ", ".join(ServerRole))
 Seconds = Annotated[float, Meta(ge=0, description="seconds (0 or more)")]
 Interval = Annotated[float, Meta(gt=0, description="seconds (more than 0)")]
 Rate = Annotated[float, Meta(gt=0, description="requests per second (more than 0)")]
+TraceRate = Annotated[float, Meta(gt=0, description="traces per second (more than 0)")]
 #: A negative window disables the check.
 Window = Annotated[float, Meta(description="seconds")]
 Count = Annotated[int, Meta(ge=0, description="a whole number (0 or more)")]
@@ -92,6 +94,9 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     metrics_public: Flag = False
     #: Whether traces are recorded with OpenTelemetry, whose SDK the program brings. Needs `errands[otel]`.
     otel: Flag = False
+    #: How many traces the process begins in a second; of those that callers have begun, ten times as many are recorded.
+    #: `inf`: all of them.
+    otel_traces_per_second: TraceRate = TRACES_PER_SECOND
 
     #: Whether the audit trail has who sent each message and each cancel, and from which address; and looks at tasks of
     #: other owners, transfers of files, changes of webhooks, and requests that were denied.

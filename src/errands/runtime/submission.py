@@ -443,7 +443,7 @@ class Submitter:
         """Return what the sender asked for beside the message; only executors are shown all of it."""
         configuration = request.configuration
         depth = call.depth or (delegation_depth(request.message.metadata) if request.message.metadata else 0)
-        trace = None if tracing.tracer is None else tracing.tracer.inject()
+        trace = None if tracing.tracer is None else tracing.tracer.recorded()
         if configuration is None:
             if not (request.metadata or call.extensions or call.parent or call.email or depth or call.address or trace):
                 return log.PLAIN

@@ -368,7 +368,8 @@ class A2AServer:
                 self.figures = Figures(engine.counts)
             if settings.otel:
                 installed = configuration.load_telemetry()
-                stack.enter_context(installed(self.figures, METRICS, self.agent_card.name))
+                rate = settings.otel_traces_per_second
+                stack.enter_context(installed(self.figures, METRICS, self.agent_card.name, rate))
             await self._deps.startup()
             stack.push_async_callback(self._deps.shutdown)
             self.engine = await stack.enter_async_context(engine)

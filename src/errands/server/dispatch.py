@@ -149,42 +149,24 @@ class Dispatcher:
 
     def dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Coroutine[Any, Any, Any]:
         """Return the operation's result: a model, or an `EventStream`. Raises only `A2AError`."""
-        if tracing.tracer is None:
+        tracer = tracing.tracer
+        if tracer is None:
             return self._dispatch(operation, request, exchange)
-        return self._trace(tracing.tracer, operation, request, exchange)
-
-    async def _trace(
-        self, tracer: tracing.Tracer, operation: Operation, request: Any, exchange: IncomingRequest
-    ) -> Any:
-        """Dispatch a request in a span, whose parent is the client's. The span of a stream ends with the stream."""
-        span = tracer.span(
-            "request",
-            operation.name,
-            parent=trace_context(exchange),
-            agent=self._card.name,
-            binding=exchange.binding,
-            protocol=exchange.protocol,
-            task=task_of(request) or None,
-        )
-        try:
-            with span.active():
-                result = await self._dispatch(operation, request, exchange)
-        except errors.A2AError as error:
-            status = STATUS.get(error.reason)
-            span.fail(error.reason, is_fault=status is None or status.http >= 500)
-            span.end()
-            raise
-        except BaseException:
-            span.fail("abandoned", is_fault=False)  # the client has disconnected
-            span.end()
-            raise
-        if isinstance(result, EventStream):
-            result.on_close(span.end)
-            return result
-        if isinstance(result, SendMessageResponse) and result.task is not None:
-            span.note(task=result.task.id, conversation=result.task.context_id)
-        span.end()
-        return result
+        parent = trace_context(exchange)
+        dispatched = self._dispatch(operation, request, exchange)
+        if tracer.accepts(parent):
+            span = tracer.span(
+                "request",
+                operation.name,
+                parent=parent,
+                agent=self._card.name,
+                binding=exchange.binding,
+                protocol=exchange.protocol,
+                task=task_of(request) or None,
+            )
+            if span.is_recorded:
+                return _traced(span, dispatched)
+        return tracer.leave_out(dispatched, parent)
 
     async def _dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:
         began = 0.0 if self._figures is None else monotonic()
@@ -450,6 +432,29 @@ def _declared(exchange: IncomingRequest, headers: Set[bytes]) -> list[str]:
     """Return every URI in these headers, each of which may occur more than once."""
     values = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name in headers]
     return list(dict.fromkeys(uri for value in values for item in value.split(",") if (uri := item.strip())))
+
+
+async def _traced(span: tracing.TraceSpan, dispatched: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a request in its span, whose parent is the client's. The span of a stream ends with it."""
+    try:
+        with span.active():
+            result = await dispatched
+    except errors.A2AError as error:
+        status = STATUS.get(error.reason)
+        span.fail(error.reason, is_fault=status is None or status.http >= 500)
+        span.end()
+        raise
+    except BaseException:
+        span.fail("abandoned", is_fault=False)  # the client has disconnected
+        span.end()
+        raise
+    if isinstance(result, EventStream):
+        result.on_close(span.end)
+        return result
+    if isinstance(result, SendMessageResponse) and result.task is not None:
+        span.note(task=result.task.id, conversation=result.task.context_id)
+    span.end()
+    return result
 
 
 def trace_context(exchange: IncomingRequest) -> tracing.TraceContext | None:

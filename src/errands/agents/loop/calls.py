@@ -246,8 +246,9 @@ class Calls:
             # As the conventions have it: run here, and not by the provider of the model.
             tool_kind="function",
             task=self._run.task_id,
-            arguments=as_text(began.arguments) if tracer.captures_content else None,
         )
+        if span.captures_content:
+            span.note(arguments=as_text(began.arguments))
         try:
             with span.active():
                 ended = await executed
@@ -260,7 +261,7 @@ class Calls:
             raise
         if isinstance(ended, CapabilityErrored):
             span.fail("ToolError")
-        elif isinstance(ended, records.CapabilityFinished) and tracer.captures_content:
+        elif isinstance(ended, records.CapabilityFinished) and span.captures_content:
             span.note(result=as_text(ended.output))
         span.end()
         return ended

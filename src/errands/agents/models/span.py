@@ -37,7 +37,7 @@ async def trace_answer(
         agent=question.agent or None,
         conversation=conversation or None,
     )
-    if tracer.captures_content:
+    if span.captures_content:
         span.note(
             system=_json([{"type": "text", "content": question.system}]) if question.system else None,
             input_messages=_json([_message(said) for said in question.said]),
@@ -53,7 +53,7 @@ async def trace_answer(
             output_tokens=answer.completion_tokens,
             finish_reasons=[finish],
         )
-        if tracer.captures_content:
+        if span.captures_content:
             message = _message(ModelSaid(answer.text, answer.calls))
             span.note(output_messages=_json([{**message, "finish_reason": finish}]))
     except BaseException as error:
