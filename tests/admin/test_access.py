@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -48,6 +49,26 @@ async def test_a_task_is_for_its_owner_and_for_operators_and_not_found_by_others
         assert reason(await admin.get("bob", path)) == (404, "TASK_NOT_FOUND")
         assert reason(await admin.get(None, path)) == (401, "UNAUTHENTICATED")
         assert reason(await admin.get("nobody", path)) == (401, "UNAUTHENTICATED")
+
+
+async def test_an_archive_is_for_operators() -> None:
+    async with site() as admin:
+        path = f"tasks/{await admin.send('alice')}/archive"
+        for who in ("auditor", "operator"):
+            answer = await admin.get(who, path)
+            assert (answer.status_code, answer.headers["content-type"]) == (200, "application/jsonl")
+            head, *events = map(json.loads, answer.text.splitlines())
+            assert (head["line"], head["owner"], head["events"]) == ("task", "alice", len(events))
+        assert reason(await admin.get("alice", path)) == (403, "PERMISSION_DENIED")
+        assert reason(await admin.get("bob", path)) == (404, "TASK_NOT_FOUND")
+        assert reason(await admin.get(None, path)) == (401, "UNAUTHENTICATED")
+
+
+async def test_a_log_that_is_too_long_for_an_answer_has_no_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("errands.server.admin.MOST_ARCHIVED", 100)
+    async with site() as admin:
+        answer = await admin.get("operator", f"tasks/{await admin.send('alice')}/archive")
+        assert reason(answer) == (413, "PAYLOAD_TOO_LARGE")
 
 
 async def test_an_auditor_changes_nothing() -> None:

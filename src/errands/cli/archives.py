@@ -7,19 +7,33 @@ import enum
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 from typer import Argument, Option
 
 from errands.cli.failures import CommandError, ExitCode, UsageError, command
-from errands.cli.options import AgentName, AsJson, Storage, existing_store
+from errands.cli.operator_client import OperatorClient
+from errands.cli.options import (
+    AgentName,
+    AllowOrigins,
+    ApiKeyOption,
+    AsJson,
+    Headers,
+    ServerUrl,
+    Storage,
+    Token,
+    existing_store,
+    server_named,
+)
 from errands.cli.printing import SlowWork, counted, note, out, print_json
+from errands.clock import system_clock
 from errands.engines.base import Engine
 from errands.engines.urls import engine_from_url
-from errands.errors import ConcurrencyError
+from errands.errors import ConcurrencyError, PayloadTooLargeError, TaskNotFoundError, UnsupportedOperationError
 from errands.model.base import UNREADABLE
 from errands.model.log import StoredTask
 from errands.policy.task_archive import ArchivedTask, ArchiveError, archive_lines, beginning, ending, read_archive
@@ -44,8 +58,13 @@ async def export_tasks(
     storage: Storage = None,
     agent: AgentName = None,
     task: Annotated[list[str] | None, Option(metavar="TASK_ID", help="Only this task; may be repeated.")] = None,
+    url: ServerUrl = None,
+    header: Headers = None,
+    token: Token = None,
+    api_key: ApiKeyOption = None,
+    allow_origin: AllowOrigins = None,
 ) -> ExitCode:
-    """Write tasks of all owners to a file, each with its whole log: an archive for `errands tasks import`.
+    """Write the tasks of a store or a server to a file, each with its whole log: an archive for `errands tasks import`.
 
     The archive contains what users and agents wrote. It contains neither webhooks nor files of a blob store.
 
@@ -53,29 +72,27 @@ async def export_tasks(
 
         errands tasks export tasks.jsonl
     """
+    remote = server_named(url, storage, header, token, api_key, allow_origin)
     count = live = webhooks = 0
     damaged: dict[str, str] = {}
-    conversations: set[tuple[object, str | None]] = set()
-    prints = str(file) == "-"
-    async with existing_store(storage) as engine, SlowWork("Exporting", "task", prints=prints) as work:
+    async with AsyncExitStack() as stack:
+        if remote is None:
+            exported = _stored_tasks(await stack.enter_async_context(existing_store(storage)), task, agent)
+        else:
+            operator = await stack.enter_async_context(OperatorClient(remote))
+            await _check_operator(operator)
+            exported = _served_tasks(operator, task, agent)
+        work = await stack.enter_async_context(SlowWork("Exporting", "task", prints=str(file) == "-"))
         with _new_file(file) as archive:
-            archive.write(beginning(engine.clock()) + b"\n")
-            async for stored in _chosen(engine, task):
-                if agent not in (None, stored.scope.agent):
+            archive.write(beginning(system_clock()) + b"\n")
+            async for one in exported:
+                if one.problem:
+                    damaged[one.task_id] = one.problem
                     continue
-                conversation = stored.scope, stored.task.context_id
-                is_live = stored.head.due_at is not None
-                try:
-                    lines = await archive_lines(engine, stored, with_memory=conversation not in conversations)
-                except UNREADABLE as error:
-                    damaged[stored.task.id] = str(error)
-                    continue
-                if not is_live:  # an import may leave out a live task, and what was remembered with it
-                    conversations.add(conversation)
-                archive.writelines(line + b"\n" for line in lines)
+                archive.writelines(line + b"\n" for line in one.lines)
                 count += 1
-                live += is_live
-                webhooks += stored.head.pushes != ()
+                live += one.is_live
+                webhooks += one.has_webhooks
                 work.advance()
             archive.write(ending(count) + b"\n")
     note(f"{counted(count, 'task')} exported, {live} of them in the queue or at work.")
@@ -84,6 +101,109 @@ async def export_tasks(
     for task_id, reason in damaged.items():
         note(f"Task {task_id} is damaged and was left out: {reason}", "red")
     return ExitCode.FAILED if damaged else ExitCode.OK
+
+
+class _Exported(NamedTuple):
+    """A task with its lines in an archive, or with what is wrong with it."""
+
+    task_id: str
+    lines: list[bytes] = []
+    is_live: bool = False
+    has_webhooks: bool = False
+    problem: str = ""
+
+
+async def _stored_tasks(engine: Engine, task_ids: list[str] | None, agent: str | None) -> AsyncIterator[_Exported]:
+    """Export tasks of a store. What an agent remembers of a conversation is exported once."""
+    remembered: set[tuple[object, str | None]] = set()
+    async for stored in _chosen(engine, task_ids):
+        if agent not in (None, stored.scope.agent):
+            continue
+        conversation = stored.scope, stored.task.context_id
+        is_live = stored.head.due_at is not None
+        try:
+            lines = await archive_lines(engine, stored, with_memory=conversation not in remembered)
+        except UNREADABLE as error:
+            yield _Exported(stored.task.id, problem=str(error))
+            continue
+        if not is_live:  # an import may leave out a live task, and what was remembered with it
+            remembered.add(conversation)
+        yield _Exported(stored.task.id, lines, is_live, stored.head.pushes != ())
+
+
+class _CallerPage(msgspec.Struct, rename="camel"):
+    """Who the caller of the operator API is."""
+
+    is_operator: bool
+
+
+class _TaskRow(msgspec.Struct, rename="camel"):
+    """A task, as the operator API lists it."""
+
+    id: str
+    context_id: str | None
+    agent: str
+    owner: str
+    tenant: str
+    due_at: int | None
+    lease_until: int | None
+    push: int
+    damage: str
+
+    @property
+    def is_live(self) -> bool:
+        return self.due_at is not None or self.lease_until is not None
+
+
+class _TaskPage(msgspec.Struct):
+    tasks: list[_TaskRow]
+    next: str | None
+
+
+async def _check_operator(operator: OperatorClient) -> None:
+    """Raise `CommandError` unless the caller is an operator. This is asked before the file is created."""
+    if not (await operator.get("me", _CallerPage)).is_operator:
+        raise CommandError(
+            "archives are for operators; the server needs an access rule that grants `read` to these credentials",
+            ExitCode.UNREACHABLE,
+        )
+
+
+async def _served_tasks(
+    operator: OperatorClient, task_ids: list[str] | None, agent: str | None
+) -> AsyncIterator[_Exported]:
+    """Export tasks of a server through its operator API, as `_stored_tasks` does those of a store."""
+    remembered: set[tuple[str | None, ...]] = set()
+    async for row in _listed(operator, task_ids, agent):
+        conversation = (row.tenant, row.owner, row.agent, row.context_id)
+        if row.damage:
+            yield _Exported(row.id, problem=row.damage)
+            continue
+        try:
+            lines = await operator.archive(row.id, with_memory=conversation not in remembered)
+        except (PayloadTooLargeError, UnsupportedOperationError) as error:
+            yield _Exported(row.id, problem=str(error))
+            continue
+        except TaskNotFoundError:
+            continue  # deleted since it was listed
+        if not row.is_live:
+            remembered.add(conversation)
+        yield _Exported(row.id, lines, row.is_live, row.push > 0)
+
+
+async def _listed(operator: OperatorClient, task_ids: list[str] | None, agent: str | None) -> AsyncIterator[_TaskRow]:
+    if task_ids is not None:
+        for task_id in task_ids:
+            row = await operator.get(f"tasks/{quote(task_id, safe='')}", _TaskRow)
+            if agent in (None, row.agent):
+                yield row
+        return
+    before: str | None = ""
+    while before is not None:
+        page = await operator.get("tasks", _TaskPage, agent=agent or "", before=before, limit=100)
+        for row in page.tasks:
+            yield row
+        before = page.next
 
 
 async def _chosen(engine: Engine, task_ids: list[str] | None) -> AsyncIterator[StoredTask]:

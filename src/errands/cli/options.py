@@ -126,12 +126,40 @@ def _parse_headers(given: list[str]) -> dict[str, str]:
     return headers
 
 
+# Commands that read the store, or ask the operator API of a server
+
+ServerUrl = Annotated[
+    str | None,
+    Option("--url", metavar="URL", help="Ask the operator API of the server at this address, not the store."),
+]
+
 # Commands that read the store: they see the tasks of every agent and owner in it
 
 Storage = Annotated[
     str | None, Option("--storage", metavar="URL", help="The task store.", show_default="ERRANDS_STORAGE, as for serve")
 ]
 AgentName = Annotated[str | None, Option("--agent", metavar="NAME", help="Only tasks of the agent NAME.")]
+
+
+def server_named(
+    url: str | None,
+    storage: str | None,
+    header: list[str] | None,
+    token: str | None,
+    api_key: str | None,
+    allow_origins: list[str] | None,
+) -> RemoteAgent | None:
+    """Return the server that `--url` names, None without it. Raises `UsageError` for options that exclude each other.
+
+    The token and the API key may be those of the environment, which are for other commands.
+    """
+    if url is None:
+        if header or allow_origins:
+            raise UsageError("--header and --allow-origin are for a server; name it with --url")
+        return None
+    if storage is not None:
+        raise UsageError("--url asks a server and --storage reads a store; give one of them")
+    return RemoteAgent(url, header, token, api_key, allow_origins)
 
 
 def existing_store(storage: str | None) -> Engine:

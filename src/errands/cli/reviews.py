@@ -1,26 +1,47 @@
-"""`errands reviews`: list, approve and deny pending reviews. The commands use the store, not an agent."""
+"""`errands reviews`: list, approve and deny pending reviews, in a store or through the operator API of a server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 from rich.cells import cell_len, set_cell_size
 from typer import Option
 
 from errands.cli.failures import UsageError, command
-from errands.cli.options import AgentName, AsJson, Limit, Storage, TaskId, existing_store
+from errands.cli.operator_client import OperatorClient
+from errands.cli.options import (
+    AgentName,
+    AllowOrigins,
+    ApiKeyOption,
+    AsJson,
+    Headers,
+    Limit,
+    RemoteAgent,
+    ServerUrl,
+    Storage,
+    TaskId,
+    Token,
+    existing_store,
+    server_named,
+)
 from errands.cli.printing import clean, duration, note, one_line, out, print_json
-from errands.clock import from_iso, stored_to_iso
-from errands.errors import A2AError
-from errands.policy.reviews import Review, ReviewDesk
+from errands.clock import from_iso, stored_to_iso, system_clock
+from errands.errors import InvalidParamsError, PermissionDeniedError, TaskNotFoundError, UnsupportedOperationError
+from errands.model.core import TaskState
+from errands.policy.reviews import Review, ReviewDesk, reviewer
 from errands.runtime.journal import Journal
 
 #: The most characters of a subject that are shown, and the fewest that must fit beside the other columns.
 _WORDS, _ROOM = 100, 40
+#: The most reviews that the operator API lists.
+_MOST = 1000
 
-By = Annotated[str, Option("--by", metavar="USER", help="The reviewer who answers.")]
+By = Annotated[
+    str | None, Option("--by", metavar="USER", help="The reviewer who answers. With --url the credentials say that.")
+]
 Comment = Annotated[str, Option("--comment", metavar="TEXT", help="Say why.", show_default=False)]
 Since = Annotated[
     str | None,
@@ -39,6 +60,11 @@ async def list_reviews(
     by: Annotated[str | None, Option(metavar="USER", help="Only reviews that this user is asked for.")] = None,
     limit: Limit = 100,
     as_json: AsJson = False,
+    url: ServerUrl = None,
+    header: Headers = None,
+    token: Token = None,
+    api_key: ApiKeyOption = None,
+    allow_origin: AllowOrigins = None,
 ) -> None:
     """List the tasks that wait for a review, the longest waiting first.
 
@@ -46,10 +72,20 @@ async def list_reviews(
 
         errands reviews list --by bob@example.com
     """
-    async with existing_store(storage) as engine:
-        now = engine.clock()
-        # One more than wanted shows whether there are more.
-        found = await ReviewDesk(Journal(engine)).list(agent=agent, user=by, limit=limit + 1)
+    remote = server_named(url, storage, header, token, api_key, allow_origin)
+    if remote is None:
+        async with existing_store(storage) as engine:
+            now = engine.clock()
+            # One more than wanted shows whether there are more.
+            found = await ReviewDesk(Journal(engine)).list(agent=agent, user=by, limit=limit + 1)
+    else:
+        async with OperatorClient(remote) as operator:
+            now = system_clock()
+            user = None if by is None else reviewer(by)
+            shows = agent is None and user is None
+            rows = await operator.get("reviews", list[_ReviewRow], limit=min(limit + 1, _MOST) if shows else _MOST)
+        reviews = [row.review() for row in rows]
+        found = [one for one in reviews if agent in (None, one.agent) and user in (None, one.user)]
     shown = found[:limit]
     if as_json:
         print_json([_document(review) for review in shown])
@@ -66,11 +102,16 @@ async def list_reviews(
 @command
 async def approve_review(
     task_id: TaskId,
-    by: By,
+    by: By = None,
     comment: Comment = "",
     since: Since = None,
     storage: Storage = None,
     as_json: AsJson = False,
+    url: ServerUrl = None,
+    header: Headers = None,
+    token: Token = None,
+    api_key: ApiKeyOption = None,
+    allow_origin: AllowOrigins = None,
 ) -> None:
     """Approve the review that a task waits for. The task continues.
 
@@ -78,17 +119,23 @@ async def approve_review(
 
         errands reviews approve TASK_ID --by bob@example.com
     """
-    await _answer(storage, task_id, True, by, comment, since, as_json)
+    remote = server_named(url, storage, header, token, api_key, allow_origin)
+    await _answer(remote, storage, task_id, True, by, comment, since, as_json)
 
 
 @command
 async def deny_review(
     task_id: TaskId,
-    by: By,
+    by: By = None,
     comment: Comment = "",
     since: Since = None,
     storage: Storage = None,
     as_json: AsJson = False,
+    url: ServerUrl = None,
+    header: Headers = None,
+    token: Token = None,
+    api_key: ApiKeyOption = None,
+    allow_origin: AllowOrigins = None,
 ) -> None:
     """Deny the review that a task waits for. The task continues without the reviewed call.
 
@@ -96,26 +143,69 @@ async def deny_review(
 
         errands reviews deny TASK_ID --by bob@example.com
     """
-    await _answer(storage, task_id, False, by, comment, since, as_json)
+    remote = server_named(url, storage, header, token, api_key, allow_origin)
+    await _answer(remote, storage, task_id, False, by, comment, since, as_json)
 
 
 async def _answer(
-    storage: str | None, task_id: str, approved: bool, by: str, comment: str, since: str | None, as_json: bool
+    remote: RemoteAgent | None,
+    storage: str | None,
+    task_id: str,
+    approved: bool,
+    by: str | None,
+    comment: str,
+    since: str | None,
+    as_json: bool,
 ) -> None:
     try:
         began = None if since is None else from_iso(since)
     except (ValueError, OverflowError):
         raise UsageError(f"--since must be a time such as 2026-01-31T12:00:00.000Z, not {since!r}") from None
-    async with existing_store(storage) as engine:
-        try:
-            answered = await ReviewDesk(Journal(engine)).answer(task_id, approved, by=by, comment=comment, since=began)
-        except A2AError as error:
-            raise UsageError(f"{error}. List pending reviews with `errands reviews list`") from None
+    try:
+        if remote is not None:
+            if by is not None:
+                raise UsageError("with --url the server knows by your credentials who answers; leave --by out")
+            async with OperatorClient(remote) as operator:
+                body = {"approved": approved, "comment": comment, "since": began}
+                row = await operator.post(f"reviews/{quote(task_id, safe='')}", body, _AnsweredRow)
+                state = TaskState.parse(row.state).value
+        elif by is None:
+            raise UsageError("say who answers with --by USER, or name a server with --url")
+        else:
+            async with existing_store(storage) as engine:
+                desk = ReviewDesk(Journal(engine))
+                state = (await desk.answer(task_id, approved, by=by, comment=comment, since=began)).state.value
+    except (InvalidParamsError, PermissionDeniedError, TaskNotFoundError, UnsupportedOperationError) as error:
+        raise UsageError(f"{error}. List pending reviews with `errands reviews list`") from None
     if as_json:
-        print_json({"taskId": task_id, "approved": approved, "by": by, "state": answered.state})
+        print_json({"taskId": task_id, "approved": approved, "by": by, "state": state})
     else:
         word = "approved" if approved else "denied"
         out().print(f"Task {clean(task_id)} is {word}; it continues as soon as its server claims it.")
+
+
+class _ReviewRow(msgspec.Struct, rename="camel"):
+    """A pending review, as the operator API shows it."""
+
+    task_id: str
+    context_id: str | None
+    agent: str
+    owner: str
+    tenant: str
+    user: str
+    since: int
+    function: str | None
+    subject: Any
+    text: str
+
+    def review(self) -> Review:
+        return Review(**msgspec.structs.asdict(self) | {"function": self.function or ""})
+
+
+class _AnsweredRow(msgspec.Struct):
+    """The task whose review was answered, as the operator API shows it."""
+
+    state: str
 
 
 def _document(review: Review) -> dict[str, object]:

@@ -20,6 +20,7 @@ import msgspec
 
 from errands.clock import stored_to_iso
 from errands.engines.base import Engine
+from errands.errors import PayloadTooLargeError
 from errands.model.base import UNREADABLE, encode
 from errands.model.core import Message, StreamResponse
 from errands.model.log import AccessEntry, CancelRequest, Event, LogSlice, RequestOptions, Scope, StoredTask
@@ -80,13 +81,20 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sha256: str
 
 
-async def read_log(engine: Engine, stored: StoredTask) -> LogSlice:
-    """Return all events of a task that are kept."""
+async def read_log(engine: Engine, stored: StoredTask, *, most: int | None = None) -> LogSlice:
+    """Return the whole log of a task, as far as it is kept.
+
+    Raises `PayloadTooLargeError` for events of more than `most` bytes.
+    """
     events: list[Event] = []
     gap = False
+    size = 0
     while (part := await engine.read(stored.task.id, stored.scope, events[-1].version if events else 0)).events:
         events += part.events
         gap = gap or part.gap
+        size += sum(len(event.data) for event in part.events)
+        if most is not None and size > most:
+            raise PayloadTooLargeError(f"The log of task {stored.task.id} has more than {most // 2**20} MB")
     return LogSlice(events, gap)
 
 

@@ -6,6 +6,7 @@ read: every event must be readable and in its place in the log, and the log must
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterator
 from itertools import count, islice
@@ -169,17 +170,33 @@ def ending(tasks: int) -> bytes:
     return encode(ArchiveEnd(tasks=tasks))
 
 
-async def archive_lines(engine: Engine, stored: log.StoredTask, *, with_memory: bool) -> list[bytes]:
-    """Return the lines of a task. Raises errors of reading the log, and `ValueError` if they could not be imported."""
+async def archive_lines(
+    engine: Engine, stored: log.StoredTask, *, with_memory: bool, most: int | None = None
+) -> list[bytes]:
+    """Return the lines of a task.
+
+    Raises what reading its log raises, `ValueError` if that cannot be read back, and `PayloadTooLargeError` for a log
+    of more than `most` bytes.
+    """
     if stored.damage:
         raise ValueError(stored.damage)
-    kept = [event for event in (await read_log(engine, stored)).events if event.version <= stored.version]
+    events = (await read_log(engine, stored, most=most)).events
+    known = await engine.records(stored.task.id, stored.scope)
+    memory = await engine.load_context(stored.scope, stored.task.context_id or "") if with_memory else None
+    # In a thread: a server has other things to do meanwhile.
+    return await asyncio.to_thread(_lines_of, stored, events, known, memory)
+
+
+def _lines_of(
+    stored: log.StoredTask, events: list[log.Event], known: list[log.Event], memory: bytes | None
+) -> list[bytes]:
+    kept = [event for event in events if event.version <= stored.version]
     trimmed = stored.version
     while kept and kept[-1].version - len(kept) + 1 != kept[0].version:
         kept.pop(0)  # records that some engines return with the log
     if kept:
         trimmed = kept[0].version - 1
-    older = [event for event in await engine.records(stored.task.id, stored.scope) if event.version <= trimmed]
+    older = [event for event in known if event.version <= trimmed]
     lines = [_event_line(event) for event in (*older, *kept)]
     is_whole = not trimmed and fold(None, kept) == stored.task
     head, scope, context_id = stored.head, stored.scope, stored.task.context_id or ""
@@ -206,7 +223,7 @@ async def archive_lines(engine: Engine, stored: log.StoredTask, *, with_memory: 
         direct=head.direct,
         asks=head.asks,
         snapshot=None if is_whole else stored.task,
-        memory=await engine.load_context(scope, context_id) if with_memory else None,
+        memory=memory,
         events=len(lines),
         sha256=_digest(lines),
     )

@@ -43,6 +43,7 @@ from errands.policy.reviews import (
     verdict_message,
 )
 from errands.policy.run import stored_records
+from errands.policy.task_archive import archive_lines
 from errands.policy.timeline import TimelineFold
 from errands.runtime.call import CallContext
 from errands.runtime.figures import METRICS
@@ -89,6 +90,8 @@ MOST_LISTED = 1000
 MOST_ENTRIES = 20_000
 #: The number of events, the newest ones of a log, from which a timeline is made.
 MOST_EVENTS = 100_000
+#: Bytes of the events of a task whose archive is sent.
+MOST_ARCHIVED = 64 * 2**20
 #: Milliseconds between the samples of a process that are shown without `since`.
 STEP = 15_000
 #: The header that says how many items or events are left out.
@@ -127,6 +130,7 @@ ENDPOINTS = (
     Endpoint("GET", "/admin/tasks/{task}/timeline", "show_timeline"),
     Endpoint("GET", "/admin/tasks/{task}/events", "list_events"),
     Endpoint("GET", "/admin/tasks/{task}/stream", "stream_events", streams=True),
+    Endpoint("GET", "/admin/tasks/{task}/archive", "show_archive"),
     Endpoint("POST", "/admin/tasks/{task}/cancel", "cancel_task"),
     Endpoint("POST", "/admin/tasks/{task}/retry", "retry_task"),
     Endpoint("GET", "/admin/running", "list_running"),
@@ -223,8 +227,8 @@ class AdminApi:
         self._inner_agents = inner
         self._inner = tuple(inner.workers)
         self._addresses = None if server.blobs is None else BlobAddresses(server.blobs, server.settings)
-        #: Logs may be long, so only two timelines are made at a time.
-        self._timelines = asyncio.Semaphore(2)
+        #: Logs may be long, so only two timelines or archives are made at a time.
+        self._large_answers = asyncio.Semaphore(2)
         self._pages: list[tuple[Endpoint, re.Pattern[str], Page]] = [
             (endpoint, endpoint.pattern, getattr(self, endpoint.page)) for endpoint in ENDPOINTS
         ]
@@ -434,7 +438,7 @@ class AdminApi:
         after = max(start - 1, last - MOST_EVENTS, 0)
         left_out = after - max(start - 1, 0)
         fold, gap = TimelineFold(contents=seen.is_operator), False
-        async with self._timelines:
+        async with self._large_answers:
             while after < last:
                 part = await self._engine.read(stored.task.id, stored.scope, after, min(1000, last - after))
                 events = [event for event in part.events if event.version <= last]
@@ -484,6 +488,21 @@ class AdminApi:
             lambda error: named(ERROR_EVENT, plain_frame(encode(to_http(error)[1]))),
             end=lambda: named("end", plain_frame(b"{}")),
         )
+
+    async def show_archive(self, asked: AdminRequest) -> None:
+        """Send the lines of a task for an archive, with the memory of its conversation unless `memory=0`."""
+        seen = await self._find(asked, with_content=True)
+        if not seen.is_operator:
+            raise errors.PermissionDeniedError("An archive has everything about a task, so it is for operators")
+        with_memory = asked.query.get("memory", "") != "0"
+        async with self._large_answers:
+            try:
+                lines = await archive_lines(self._engine, seen.stored, with_memory=with_memory, most=MOST_ARCHIVED)
+            except UNREADABLE as error:
+                raise errors.UnsupportedOperationError(
+                    f"The stored data of the task cannot be read: {error}", taskId=asked.task_id
+                ) from None
+            await asked.exchange.respond(200, b"".join(line + b"\n" for line in lines), b"application/jsonl", _NO_STORE)
 
     # Changes
 

@@ -8,8 +8,8 @@ import json
 import re
 import sqlite3
 import stat
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from errands import A2AServer, AccessRule, AgentCardConfig, ApiKeyAuth, Caller, TaskContext, Worker
 from errands.engines.urls import engine_from_url
 from errands.errors import TaskNotFoundError
 from errands.model.core import TaskState
@@ -27,7 +28,7 @@ from tests.damage import GARBAGE, MISFIT, damage_event
 from tests.docs.pages import ROOT, tables
 from tests.postgres import own_schema
 from tests.redis_server import shared_url
-from tests.unit.cli.conftest import Errands
+from tests.unit.cli.conftest import Errands, live
 
 STORES: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder / 'tasks.db'}",
@@ -283,6 +284,78 @@ def test_an_archive_is_for_its_owner_only_and_never_replaces_a_file(
     assert again.exit_code == 2
     assert "exists; name a new file" in again.stderr
     assert archive.read_bytes() == before
+
+
+@contextmanager
+def served(source: str, **options: Any) -> Iterator[str]:
+    """The URL of a server of a store that runs no turns."""
+    card = AgentCardConfig(name=AGENT, description="Waits.")
+    with live(A2AServer(worker=Idle(), agent_card=card, storage=source, role="api", **options)) as url:
+        yield url
+
+
+class Idle(Worker):
+    async def handle(self, ctx: TaskContext) -> None: ...
+
+
+def test_a_server_exports_what_its_store_has(errands: Errands, tmp_path: Path) -> None:
+    source = store("sqlite", tmp_path / "source")
+    asyncio.run(fill(source))
+    by_store, by_server = tmp_path / "store.jsonl", tmp_path / "server.jsonl"
+    with served(source, console="on") as url:
+        exported = errands("tasks", "export", str(by_server), "--url", url)
+        one = errands("tasks", "export", "-", "--url", url, "--task", "failed").stdout
+        none = errands("tasks", "export", "-", "--url", url, "--agent", "unknown").stdout
+        missing = errands("tasks", "export", "-", "--url", url, "--task", "missing")
+    assert (exported.exit_code, exported.stdout) == (0, "")
+    assert "6 tasks exported, 2 of them in the queue or at work." in exported.stderr
+    errands("tasks", "export", str(by_store), "--storage", source)
+    assert tasks_in(by_server) == tasks_in(by_store)
+    assert [json.loads(line)["line"] for line in one.splitlines()] == ["archive", "task", *["event"] * 3, "end"]
+    assert [json.loads(line)["line"] for line in none.splitlines()] == ["archive", "end"]
+    assert (missing.exit_code, "Task not found" in missing.stderr) == (3, True)
+    target = f"sqlite:///{tmp_path / 'target.db'}"
+    imported = errands("tasks", "import", str(by_server), "--storage", target, "--json")
+    assert json.loads(imported.stdout) == {"imported": 4, "existing": 0, "live": 2}
+
+
+def test_a_server_names_its_damaged_tasks(errands: Errands, tmp_path: Path) -> None:
+    source, archive = store("sqlite", tmp_path / "source"), tmp_path / "tasks.jsonl"
+    asyncio.run(fill(source))
+
+    async def damage() -> None:
+        async with engine_from_url(source) as engine:
+            await damage_event(engine, "completed", 4, GARBAGE)
+
+    asyncio.run(damage())
+    with served(source, console="on") as url:
+        exported = errands("tasks", "export", str(archive), "--url", url)
+    assert exported.exit_code == 1
+    assert "Task completed is damaged and was left out" in exported.stderr
+    assert set(tasks_in(archive)) == {"failed", "paused", "elsewhere", "queued", "working"}
+
+
+def test_a_server_exports_to_operators_only_and_nothing_is_written_for_others(errands: Errands, tmp_path: Path) -> None:
+    source, archive = store("sqlite", tmp_path / "source"), tmp_path / "tasks.jsonl"
+    asyncio.run(fill(source))
+    keys = {"own": Caller(owner="me", tenant="tenant"), "all": Caller(owner="root", scopes=frozenset({"operate"}))}
+    rules = [AccessRule(name="operators", when="'operate' in caller.scopes", grant="read", reach="agent")]
+    export = ["tasks", "export", str(archive), "--url"]
+    with served(source, auth=[ApiKeyAuth(keys)], access_rules=rules) as url:
+        refused = errands(*export, url, "--api-key", "own")
+        assert (refused.exit_code, "archives are for operators" in refused.stderr) == (3, True)
+        nobody = errands(*export, url)
+        assert (nobody.exit_code, "--api-key KEY" in nobody.stderr) == (3, True)
+        assert not archive.exists()
+        assert errands(*export, url, "--api-key", "all").exit_code == 0
+    assert len(tasks_in(archive)) == 6
+
+
+def test_a_store_and_a_server_exclude_each_other(errands: Errands, tmp_path: Path) -> None:
+    both = errands("tasks", "export", "-", "--url", "http://localhost:1", "--storage", "sqlite:///x.db")
+    assert (both.exit_code, "give one of them" in both.stderr) == (2, True)
+    neither = errands("tasks", "export", "-", "--header", "A: b")
+    assert (neither.exit_code, "name it with --url" in neither.stderr) == (2, True)
 
 
 def test_one_task_or_those_of_one_agent_are_exported_to_stdout(errands: Errands, tmp_path: Path) -> None:

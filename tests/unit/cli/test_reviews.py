@@ -12,7 +12,7 @@ from errands.cli.reviews import lines
 from errands.engines.urls import engine_from_url
 from errands.model.core import SETTLED_STATES
 from errands.policy.reviews import Review
-from tests.unit.cli.conftest import Errands
+from tests.unit.cli.conftest import Errands, live
 from tests.unit.reviews.support import ALICE, BOB, People, Reviewed, reviewed_server
 
 
@@ -185,6 +185,44 @@ def test_an_answer_needs_a_name(errands: Errands, store: str) -> None:
     result = errands("reviews", "approve", task_id, "--storage", store)
     assert result.exit_code == 2
     assert "--by" in result.stderr
+
+
+# Through a server
+
+
+@pytest.mark.parametrize(("command", "state"), [("approve", "completed"), ("deny", "rejected")])
+def test_a_server_takes_the_answer_of_the_reviewer_whose_credentials_they_are(
+    errands: Errands, store: str, command: str, state: str
+) -> None:
+    (task_id,) = ask(store, "pay 500")
+    with live(reviewed_server(Reviewed(), store)) as url:
+        (row,) = json.loads(errands("reviews", "list", "--url", url, "--token", "bob", "--json").stdout)
+        assert (row["taskId"], row["user"], row["subject"]) == (task_id, BOB, {"message": "pay 500"})
+        assert (
+            errands("reviews", "list", "--url", url, "--token", "bob", "--by", BOB.upper()).stdout.count("pay 500") == 1
+        )
+        assert "Nothing waits" in errands("reviews", "list", "--url", url, "--token", "carol").stderr
+        refused = errands("reviews", command, task_id, "--url", url, "--token", "carol")
+        assert (refused.exit_code, "errands reviews list" in refused.stderr) == (2, True)
+        older = errands("reviews", command, task_id, "--url", url, "--token", "bob", "--since", "2026-01-01T00:00:00Z")
+        assert (older.exit_code, "waits for another review by now" in older.stderr) == (2, True)
+        answer = ["reviews", command, task_id, "--url", url, "--token", "bob", "--comment", "so be it"]
+        assert errands(*answer, "--since", row["since"]).exit_code == 0
+        again = errands(*answer)
+        assert again.exit_code == 2
+        assert goes_on(store, task_id)[0] == state
+
+
+def test_with_a_server_the_credentials_say_who_answers(errands: Errands) -> None:
+    result = errands("reviews", "approve", "t", "--url", "http://localhost:1", "--by", "bob")
+    assert (result.exit_code, "leave --by out" in result.stderr) == (2, True)
+
+
+def test_a_server_whose_operator_api_is_off_says_so(errands: Errands, store: str) -> None:
+    (task_id,) = ask(store, "pay 500")
+    with live(reviewed_server(Reviewed(), store, console="off")) as url:
+        result = errands("reviews", "approve", task_id, "--url", url, "--token", "bob")
+    assert (result.exit_code, "ERRANDS_CONSOLE" in result.stderr) == (3, True)
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["approve", "t", "--by", "bob"], ["deny", "t", "--by", "bob"]])
