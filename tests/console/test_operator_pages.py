@@ -8,6 +8,7 @@ import shlex
 import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -394,6 +395,34 @@ async def test_charts_have_figures_and_a_table_twin(at_busy: Tab, busy: str) -> 
     await expect(page.get_by_role("region", name="Processes").first).to_contain_text("all")
 
 
+async def test_a_chart_has_a_line_for_each_process_and_one_for_all(browser: Browser, tmp_path: Path) -> None:
+    options = {"storage": f"sqlite:///{tmp_path / 'tasks.db'}", "console": "on"}
+    with ExitStack() as stack:
+        url, _ = (stack.enter_context(live(busy_server(**options).app, lifespan="on")) for _ in range(2))
+        send(url, "hello charts")
+        async with tab(browser, url) as opened:
+            page = await visit(opened, "/console/ops")
+            names = page.get_by_role("region", name="Processes").first.locator("tbody code")
+            await expect(names).to_have_count(2)
+            memory = page.locator("figure.chart", has_text="Memory")
+            await expect(memory.locator("path.line")).to_have_count(3)
+            await expect(memory.locator("path.series-all")).to_have_attribute("d", re.compile("^M"))
+            for name in ("total", *await names.all_inner_texts()):
+                await expect(memory.locator(".legend")).to_contain_text(name)
+            # One chart compares one series.
+            turns = page.locator("figure.chart", has_text="running, of 2,000")
+            await turns.get_by_role("button", name="subscribers").click()
+            await expect(turns.get_by_role("button", name="subscribers")).to_have_attribute("aria-pressed", "true")
+            # A process can be looked at by itself, with all series of a chart.
+            await page.get_by_role("button", name="Show").first.click()
+            await expect(memory.locator("path.line")).to_have_count(1)
+            await expect(page).to_have_url(re.compile("process="))
+            await page.get_by_role("button", name="All processes").click()
+            await expect(memory.locator("path.line")).to_have_count(3)
+            await opened.picture("operations-of-two-processes")
+            await opened.check()
+
+
 async def test_a_running_turn_is_listed_with_its_process(at_busy: Tab, busy: str) -> None:
     task = send(busy, "hold and look", wait=False)
     page = await visit(at_busy, "/console/ops")
@@ -520,6 +549,40 @@ async def test_rates_and_percentiles_come_from_what_happened_in_between(at_busy:
     )
     # The last one is that of a process that was started again.
     assert found == [[None, 2, None], [None, 2, None]]
+
+
+async def test_the_total_of_processes_has_no_value_while_one_of_them_is_not_known(at_busy: Tab) -> None:
+    page = await visit(at_busy, "/console")
+    found = await page.evaluate(
+        """async () => {
+            const { commonTimes, heldAt, percentileAt, rate, totalAt } = await import("/console/static/figures.js");
+            const sample = (value) => ({ name: "n", labels: {}, value, buckets: [value, value] });
+            const at = (seconds, value) => ({ at: seconds * 1000, figures: [sample(value)] });
+            const snapshots = [
+                [at(5, 0), at(10, 10), at(15, 20), at(20, 30)],   // ran before the page was opened
+                [at(13, 7), at(18, 17), at(23, 27)],              // so did this one, but it is known only now
+                [at(19, 1), at(24, 6)],                           // has just begun
+            ];
+            const lives = [[0, 20], [0, 23], [17, 24]];
+            const processes = lives.map(([from, to]) => ({ startedAt: from * 1000, at: to * 1000 }));
+            const times = commonTimes(snapshots);
+            const lines = snapshots.map((one) => heldAt(times, one, rate(one, "n")));
+            const gauges = snapshots.map((one) => heldAt(times, one, one.map(({ figures }) => figures[0].value)));
+            return {
+                times, total: totalAt(times, processes, lines), highest: totalAt(times, processes, gauges, Math.max),
+                median: percentileAt(times, snapshots, "n", 0.5, [1, 3]).at(-1),
+                silent: heldAt([20_000, 40_000, 41_000], snapshots[0], [1, 2, 3, 4]),
+            };
+        }"""
+    )
+    assert found == {
+        "times": [5000, 10_000, 15_000, 20_000, 25_000],
+        # In the end: 2/s, 2/s, and 1/s.
+        "total": [None, None, None, None, 5],
+        "highest": [None, None, 20, 30, 30],
+        "median": 0.5,
+        "silent": [4, 4, None],
+    }
 
 
 # Accessibility

@@ -25,10 +25,10 @@ export function linePath(values, x, y) {
 }
 
 /**
- * A chart: `times` in milliseconds, and `series` of `{name, values}` with a value or null for each time.
- * `format` writes a value with its unit.
+ * A chart: `times` in milliseconds, and `series` of `{name, values, tone}` with a value or null for each time. `tone` is
+ * the colour class, and `format` writes a value with its unit. The first series is drawn on top.
  */
-export function Chart({ title, note, times, series, format = String, limit = null }) {
+export function Chart({ title, note, times, series, format = String, limit = null, children }) {
   const [pointed, point] = useState(null);
   const known = series.flatMap((one) => one.values).filter((value) => value !== null && value !== undefined);
   const most = Math.max(...known, 0);
@@ -49,7 +49,7 @@ export function Chart({ title, note, times, series, format = String, limit = nul
   const summary = series.map((one) => `${one.name} ${shown(one.values[newest(series)], format)}`).join(", ");
   return html`
     <figure class="chart">
-      <figcaption><h3>${title}</h3>${note && html`<span class="muted">${note}</span>`}</figcaption>
+      <figcaption><h3>${title}</h3>${note && html`<span class="muted">${note}</span>`}${children}</figcaption>
       ${known.length === 0
         ? html`<p class="chart-empty muted">No figures yet. They appear within a few seconds of the first request.</p>`
         : html`
@@ -57,16 +57,20 @@ export function Chart({ title, note, times, series, format = String, limit = nul
           onPointerMove=${move} onPointerLeave=${() => point(null)}>
           ${[0, 0.5, 1].map((part) => html`<line class="grid" x1="0" x2=${WIDTH} y1=${y(top * part)} y2=${y(top * part)} />`)}
           ${bound !== null && html`<line class="limit" x1="0" x2=${WIDTH} y1=${y(bound)} y2=${y(bound)} />`}
-          ${series.map((one, index) => html`<path class=${`line series-${index}`} d=${linePath(one.values, x, y)} />`)}
+          ${series.map((one, index) => html`<path class=${`line ${toneOf(one, index)}`} d=${linePath(one.values, x, y)} />`).reverse()}
           ${pointed !== null && html`<line class="pointer" x1=${x(at)} x2=${x(at)} y1=${TOP} y2=${HEIGHT - BOTTOM} />`}
         </svg>
         <div class="chart-axis muted"><span>${clock(times[0])}</span><span>top ${format(top)}</span><span>${clock(times[last])}</span></div>`}
       <ul class="legend">
         ${series.map((one, index) => html`
-          <li><span class=${`swatch series-${index}`} aria-hidden="true"></span>${one.name} <b>${shown(one.values[at], format)}</b></li>`)}
+          <li><span class=${`swatch ${toneOf(one, index)}`} aria-hidden="true"></span>${one.name} <b>${shown(one.values[at], format)}</b></li>`)}
       </ul>
       ${known.length > 0 && html`<${Twin} title=${title} times=${times} series=${series} format=${format} />`}
     </figure>`;
+}
+
+function toneOf(series, index) {
+  return series.tone ?? `series-${index}`;
 }
 
 /** The same figures as a table: the newest twenty. */

@@ -4,13 +4,15 @@ import { html, useMemo, useRef, useState } from "./vendor/preact.js";
 import { get, post } from "./api.js";
 import { Link, useQuery, useTitle } from "./app.js";
 import { Chart } from "./chart.js";
-import { gauge, percentile, rate, replicas, total } from "./figures.js";
+import { commonTimes, gauge, heldAt, percentile, percentileAt, rate, replicas, total, totalAt } from "./figures.js";
 import { fileSize, visible } from "./parts.js";
 import { Failure, usePolled, useRead } from "./polling.js";
 import { Ago, State, duration, number, plural, shortId } from "./words.js";
 
 /** How long snapshots are shown. */
 const KEPT = 900_000;
+/** Processes that have a line of their own in a chart of all. */
+const MOST_LINES = 6;
 const seconds = (value) => (value < 0.01 ? `${(value * 1000).toFixed(1)} ms` : duration(value * 1000));
 const perSecond = (value) => `${value < 10 ? value.toFixed(1) : Math.round(value)}/s`;
 const whole = (value) => number(Math.round(value));
@@ -31,17 +33,16 @@ function Operations({ me }) {
   const { value, error, at, again, history } = useFigures();
   const table = useRead("admin/metrics-table", {}, 3_600_000);
   const processes = useMemo(() => replicas(value), [value]);
-  const chosen = processes.find((process) => process.id === query.process) ?? processes.find((process) => process.id === value?.process?.id) ?? processes[0];
-  const kept = history.get(chosen?.id) ?? [];
-  // The latest reports, for current values.
-  const snapshots = chosen && chosen.at > (kept.at(-1)?.at ?? 0) ? [...kept, { at: chosen.at, figures: chosen.figures }] : kept;
+  // Without a choice all of them are shown together.
+  const chosen = processes.length === 1 ? processes[0] : processes.find((process) => process.id === query.process) ?? null;
+  const choose = (id) => setQuery({ process: id });
   return html`<div class="page">
     <header class="page-head"><h1>Operations</h1>${value && html`<span class="muted">${plural(processes.length, "process", "processes")}, read <${Ago} time=${at} /></span>`}</header>
     ${error && html`<${Failure} error=${error} again=${again} at=${value ? at : 0} what="the figures" />`}
     ${!value && !error && html`<p class="muted" role="status">Loading …</p>`}
     ${value && html`
-      <${Processes} ...${{ processes, chosen, now: value.now, choose: (id) => setQuery({ process: id }) }} />
-      <${Charts} snapshots=${snapshots} bounds=${boundsOf(table.value)} />`}
+      <${Processes} ...${{ processes, chosen, now: value.now, choose }} />
+      <${Charts} ...${{ processes, chosen, choose, history, bounds: boundsOf(table.value) }} />`}
     <${Running} />
     <${Outbox} me=${me} /></div>`;
 }
@@ -81,40 +82,87 @@ function boundsOf(metrics) {
   return Object.fromEntries((metrics ?? []).map((metric) => [metric.name, metric.bounds ?? []]));
 }
 
-function Charts({ snapshots, bounds }) {
-  const times = snapshots.map((snapshot) => snapshot.at);
-  const part = (name, labels) => gauge(snapshots, name, labels);
-  const speed = (name, labels) => rate(snapshots, name, labels);
-  const share = (name, of) => percentile(snapshots, name, of, bounds[name] ?? []);
-  const limit = total(snapshots.at(-1)?.figures, "errands_turns_limit");
-  const charts = [
-    ["Requests", "per second", perSecond, [["all", speed("errands_requests_total")], ["refused", refusals(snapshots)]]],
-    ["Tasks", "that entered a state, per second", perSecond, [
-      ["submitted", speed("errands_tasks_total", { state: "submitted" })], ["completed", speed("errands_tasks_total", { state: "completed" })],
-      ["failed", speed("errands_tasks_total", { state: ["failed", "rejected"] })]]],
-    ["Latency of requests", "of the last minute", seconds, ["p50", "p95", "p99"].map((name) => [name, share("errands_request_seconds", Number(name.slice(1)) / 100)])],
-    ["Time of turns", "of the last minute", seconds, ["p50", "p95", "p99"].map((name) => [name, share("errands_turn_seconds", Number(name.slice(1)) / 100)])],
-    ["Turns", limit === null ? "running" : `running, of ${limit}`, whole, [["running", part("errands_turns_running")], ["subscribers", part("errands_subscribers")]]],
-    ["Queue age", "how long the oldest has waited", seconds, [["oldest", part("errands_queue_age_seconds")]]],
-    ["Leases", "since the process began", whole, [["lost", part("errands_leases_lost_total")], ["expired", part("errands_attempts_total", { cause: "expired" })], ["given back", part("errands_attempts_total", { cause: "given back" })]]],
-    ["Outbox", "how long webhooks are behind", seconds, [["behind", part("errands_outbox_lag_seconds")]]],
-    ["Deliveries", "of webhooks, per second", perSecond, ["delivered", "failed", "dead"].map((outcome) => [outcome, speed("errands_deliveries_total", { outcome })])],
-    ["Model tokens", "per second", perSecond, [["prompt", speed("errands_model_tokens_total", { kind: "prompt" })], ["completion", speed("errands_model_tokens_total", { kind: "completion" })]]],
-    ["Tool calls", "per second", perSecond, ["ok", "failed", "refused"].map((outcome) => [outcome, speed("errands_tool_calls_total", { outcome })])],
-    ["Commits", "seconds until durable, of the last minute", seconds, ["p50", "p95"].map((name) => [name, share("errands_commit_seconds", Number(name.slice(1)) / 100)])],
-    ["Event loop", "longest hold", seconds, [["held", part("errands_loop_lag_seconds")]]],
-    ["Memory", "of the process", fileSize, [["resident", part("errands_resident_bytes")]]],
+/**
+ * Every chart: its title and note, how values are written, its series, and how those of several processes are combined.
+ * A series is a name and a function that makes values of the snapshots of one process, or the share of a percentile.
+ */
+function chartsOf(bounds) {
+  const part = (name, labels) => (snapshots) => gauge(snapshots, name, labels);
+  const speed = (name, labels) => (snapshots) => rate(snapshots, name, labels);
+  const shares = (name, shown) => ({
+    metric: name, bounds: bounds[name] ?? [],
+    series: shown.map((of) => [`p${of}`, (snapshots) => percentile(snapshots, name, of / 100, bounds[name] ?? []), of / 100]),
+  });
+  const each = (names, make) => names.map((name) => [name, make(name)]);
+  return [
+    { title: "Requests", note: "per second", format: perSecond, series: [["all", speed("errands_requests_total")], ["refused", refusals]] },
+    { title: "Tasks", note: "that entered a state, per second", format: perSecond, series: [
+      ...each(["submitted", "completed"], (state) => speed("errands_tasks_total", { state })), ["failed", speed("errands_tasks_total", { state: ["failed", "rejected"] })]] },
+    { title: "Latency of requests", note: "of the last minute", format: seconds, ...shares("errands_request_seconds", [50, 95, 99]) },
+    { title: "Time of turns", note: "of the last minute", format: seconds, ...shares("errands_turn_seconds", [50, 95, 99]) },
+    { title: "Turns", note: "running", format: whole, limit: "errands_turns_limit", series: [["running", part("errands_turns_running")], ["subscribers", part("errands_subscribers")]] },
+    { title: "Queue age", note: "how long the oldest has waited", format: seconds, combine: Math.max, series: [["oldest", part("errands_queue_age_seconds")]] },
+    { title: "Leases", note: "since the process began", format: whole, series: [["lost", part("errands_leases_lost_total")], ...each(["expired", "given back"], (cause) => part("errands_attempts_total", { cause }))] },
+    { title: "Outbox", note: "how long webhooks are behind", format: seconds, combine: Math.max, series: [["behind", part("errands_outbox_lag_seconds")]] },
+    { title: "Deliveries", note: "of webhooks, per second", format: perSecond, series: each(["delivered", "failed", "dead"], (outcome) => speed("errands_deliveries_total", { outcome })) },
+    { title: "Model tokens", note: "per second", format: perSecond, series: each(["prompt", "completion"], (kind) => speed("errands_model_tokens_total", { kind })) },
+    { title: "Tool calls", note: "per second", format: perSecond, series: each(["ok", "failed", "refused"], (outcome) => speed("errands_tool_calls_total", { outcome })) },
+    { title: "Commits", note: "until durable, of the last minute", format: seconds, ...shares("errands_commit_seconds", [50, 95]) },
+    { title: "Event loop", note: "longest hold", format: seconds, combine: Math.max, series: [["held", part("errands_loop_lag_seconds")]] },
+    { title: "Memory", note: "resident", format: fileSize, series: [["resident", part("errands_resident_bytes")]] },
   ];
+}
+
+function Charts({ processes, chosen, choose, history, bounds }) {
+  const shown = chosen ? [chosen] : processes;
+  const histories = shown.map((process) => {
+    const kept = history.get(process.id) ?? [];
+    // What was just reported, for the values of this moment.
+    return process.at > (kept.at(-1)?.at ?? 0) ? [...kept, { at: process.at, figures: process.figures }] : kept;
+  });
+  const times = chosen ? histories[0].map((snapshot) => snapshot.at) : commonTimes(histories);
   return html`
     <section aria-labelledby="charts"><h2 id="charts">Last 15 minutes</h2>
-      <div class="charts">${charts.map(([title, note, format, series]) => html`
-        <${Chart} key=${title} ...${{ title, note, times, format, limit: title === "Turns" ? limit : null }} series=${series.map(([name, values]) => ({ name, values }))} />`)}</div>
+      ${processes.length > 1 && html`
+        <div class="filters" role="group" aria-label="Whose charts">
+          <button type="button" class="chip" aria-pressed=${!chosen} onClick=${() => choose("")}>All processes</button>
+          ${chosen && html`<span class="chip chosen"><code>${chosen.id}</code></span>`}</div>`}
+      <div class="charts">${chartsOf(bounds).map((chart) => {
+        const limits = chart.limit ? shown.map((process) => total(process.figures, chart.limit)).filter((limit) => limit !== null) : [];
+        const limit = limits.length ? limits.reduce((sum, one) => sum + one) : null;
+        const facts = { ...chart, times, limit, note: limit === null ? chart.note : `${chart.note}, of ${number(limit)}` };
+        return chosen
+          ? html`<${Chart} key=${chart.title} ...${facts} series=${chart.series.map(([name, values]) => ({ name, values: values(histories[0]) }))} />`
+          : html`<${Compared} key=${chart.title} ...${{ chart: facts, processes, histories }} />`;
+      })}</div>
     </section>`;
+}
+
+/** A chart of all processes: a line for what they have together, and one for each. It shows one of its series. */
+function Compared({ chart, processes, histories }) {
+  const [at, show] = useState(0);
+  const { times, series, combine, metric, bounds } = chart;
+  const [, values, share] = series[at];
+  const lines = histories.map((snapshots) => heldAt(times, snapshots, values(snapshots)));
+  const all = metric ? percentileAt(times, histories, metric, share, bounds) : totalAt(times, processes, lines, combine);
+  const newest = (line) => line.findLast((value) => value !== null && value !== undefined) ?? -1;
+  const ranked = processes.map((process, index) => ({ name: process.id, values: lines[index], rank: newest(lines[index]) }));
+  // The lines keep their colours while values change, unless there are too many of them.
+  const drawn = ranked.length > MOST_LINES ? ranked.sort((one, other) => other.rank - one.rank).slice(0, MOST_LINES) : ranked;
+  const hidden = ranked.length - drawn.length;
+  const word = metric ? "together" : combine ? "highest" : "total";
+  return html`
+    <${Chart} ...${chart} series=${[{ name: word, values: all, tone: "series-all" }, ...drawn.map((line, index) => ({ ...line, tone: `series-${index}` }))]}>
+      ${series.length > 1 && html`
+        <span class="choices" role="group" aria-label=${`What ${chart.title} shows`}>${series.map(([name], index) => html`
+          <button type="button" class="choice" aria-pressed=${index === at} onClick=${() => show(index)}>${name}</button>`)}</span>`}
+      ${hidden > 0 && html`<span class="muted">The ${MOST_LINES} highest of ${number(ranked.length)} processes.</span>`}
+    </${Chart}>`;
 }
 
 function refusals(snapshots) {
   const all = rate(snapshots, "errands_requests_total"), ok = rate(snapshots, "errands_requests_total", { outcome: "ok" });
-  return all.map((value, index) => value === null ? null : Math.max(0, value - (ok[index] ?? 0)));
+  return all.map((value, index) => value === null || value === undefined ? value : Math.max(0, value - (ok[index] ?? 0)));
 }
 
 function Processes({ processes, chosen, now, choose }) {
