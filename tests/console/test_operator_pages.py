@@ -192,6 +192,34 @@ async def test_the_timeline_has_the_model_calls_tools_and_decisions_of_an_agent(
     await expect(page.locator("tr.span.chosen")).to_contain_text("Tools")
 
 
+async def test_the_timeline_of_a_delegated_task_opens_inside_of_that_of_its_parent(
+    at_support: Tab, support: str
+) -> None:
+    task = send(support, "My kettle A-17 broke five times")
+    page = await visit(at_support, f"/console/tasks/{task}")
+    await expect(page.locator("tr.span").first).to_be_visible()
+    whole = await page.locator("tr.span").count()
+    call = page.locator("tr.span", has_text="analyst({")
+    await call.get_by_role("button", name=re.compile("^Task ")).click()
+    nested = page.locator("tr.span.nested")
+    await expect(nested.filter(has_text="user: A customer says: My kettle A-17")).to_be_visible()
+    await expect(nested.filter(has_text="Completed")).to_be_visible()
+    assert await page.locator("tr.span:not(.nested)").count() == whole
+    # Filters are for both, and a line has what it has on the page of its own task.
+    await page.get_by_role("group", name="Filter the events").get_by_role("button", name="Model").click()
+    await expect(nested).to_have_count(0)
+    await page.get_by_role("button", name="Show all").click()
+    await nested.get_by_role("button", name="scripted/analyst answers").click()
+    await expect(page.locator("tr.nested .detail")).to_contain_text("Completion")
+    await at_support.picture("delegated-task")
+    await call.get_by_role("button", name=re.compile("^Task ")).click()
+    await expect(nested).to_have_count(0)
+    await call.locator(".row-button").click()
+    await call.locator(".detail dd a").click()
+    await expect(page.locator("h1")).to_contain_text("A customer says")
+    await expect(page.locator(".small-print")).to_contain_text("delegated by")
+
+
 async def test_filters_of_the_timeline_count_what_they_hide(at_support: Tab, support: str) -> None:
     task = send(support, "Where is my order A-17?")
     page = await visit(at_support, f"/console/tasks/{task}")
@@ -334,6 +362,7 @@ async def test_reviews_are_answered_one_after_the_other_with_a_comment(at_suppor
     second = send(support, "Please pay B-20 back, a refund")
     page = await visit(at_support, "/console/reviews")
     await expect(page.locator(".review-queue li")).to_have_count(2)
+    await expect(page.locator(".review-queue li").first).to_contain_text("eu · B-20 · 240")
     await expect(page).to_have_title(re.compile(r"^\(2\) Reviews"))
     await expect(page.locator(".review")).to_contain_text("refunds_pay")
     await expect(page.locator("table.subject tr", has_text="Amount")).to_contain_text("240")

@@ -177,7 +177,7 @@ function TaskView({ id, me }) {
       ${timeline.gap && html`<p class="seam" role="note">Older events of this task are no longer kept. The timeline begins after them.</p>`}
       <${Strip} ...${{ timeline, end, selected: query.span, cursor, range, onSelect: (span) => { select(span); setOpened(new Set(opened).add(span)); },
         onRange: (next) => setQuery(next ? { from: next[0], to: next[1] } : { from: "", to: "" }) }} />
-      <${SpanList} ...${{ timeline, end, filters, opened, cursor, selected: query.span, onSelect: select, onToggle: toggle,
+      <${SpanList} ...${{ timeline, end, filters, opened, cursor, selected: query.span, onSelect: select, onToggle: toggle, nests: me?.isOperator !== false,
         onFilter: (change) => setQuery(filterQuery({ ...filters, ...change })) }}>
         ${!ended && html`<button type="button" class="chip" aria-pressed=${followed} onClick=${() => setQuery({ follow: followed ? "" : "1" })}>Follow</button>`}
       </${SpanList}>

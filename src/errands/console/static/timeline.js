@@ -6,9 +6,12 @@
  */
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact.js";
+import { get } from "./api.js";
+import { Link } from "./app.js";
 import { Json, fileSize, visible } from "./parts.js";
+import { usePolled } from "./polling.js";
 import { useWindowed } from "./windowed.js";
-import { duration, exact, millis, number, outcomeOf, plural, shortState, stateWords } from "./words.js";
+import { duration, exact, isTerminal, millis, number, outcomeOf, plural, shortId, shortState, stateWords } from "./words.js";
 
 /** The rows of the strip, top to bottom, and the kinds of the filter. */
 export const LANES = [
@@ -19,6 +22,8 @@ const NAMES = new Map(LANES);
 /** Periods in which nothing begins or ends are folded if longer than a minute, or than a quarter of a short task. */
 const IDLE = 60_000, SHORTEST_IDLE = 1000;
 const FOLD = 76, LABELS = 74, ROW = 16, PAD = 5, RIBBON = 18;
+/** How deep timelines of delegated tasks are shown inside of each other. */
+const DEEPEST = 8;
 
 // The axis
 
@@ -230,22 +235,67 @@ export function passes(span, { kinds, problems, text }) {
 }
 
 /**
- * The spans, one line each. `opened` is the set of the ids that are open; `filters` are those of `passes`, and
- * `onFilter` changes some of them.
+ * Return the timelines of delegated tasks that are shown inside of that of their parent: `shown`, `{timeline, error}` by
+ * the id of the task, and `toggle`. Those of tasks that have not ended are read again every two seconds.
  */
-export function SpanList({ timeline, end, filters, onFilter, selected, onSelect, opened, onToggle, cursor, children }) {
-  const shown = useMemo(() => timeline.spans.filter((span) => passes(span, filters)), [timeline, filters]);
+export function useDelegated() {
+  const [shown, setShown] = useState(new Map());
+  const update = (id, change) => setShown((old) => (old.has(id) ? new Map(old).set(id, { ...old.get(id), ...change }) : old));
+  const read = async (id) => {
+    try { update(id, { timeline: await get(`admin/tasks/${encodeURIComponent(id)}/timeline`), error: null }); }
+    catch (error) { update(id, { error }); }
+  };
+  const open = [...shown].filter(([, { timeline, error }]) => error?.status !== 404 && !timeline?.spans.some(isEnd)).map(([id]) => id);
+  usePolled(() => Promise.all(open.map(read)), 2000, [open.join()]);
+  const toggle = (id) => setShown((old) => {
+    const next = new Map(old);
+    if (!next.delete(id)) next.set(id, { timeline: null, error: null });
+    return next;
+  });
+  return { shown, toggle };
+}
+
+function isEnd(span) {
+  return span.lane === "state" && isTerminal(span.detail?.state);
+}
+
+/** Return the rows of a list: the spans of a timeline that pass, each followed by those of the task it has delegated. */
+function rowsOf(timeline, filters, delegated, depth = 0, within = "") {
+  const titles = new Map(timeline.spans.map((span) => [span.id, span]));
+  const rows = [];
+  for (const span of timeline.spans) {
+    if (!passes(span, filters)) continue;
+    const id = within + span.id, child = span.detail?.child;
+    rows.push({ id, span, depth, titles, within });
+    const found = depth < DEEPEST ? delegated.shown.get(child) : undefined;
+    if (found?.timeline) rows.push(...rowsOf(found.timeline, filters, delegated, depth + 1, `${id}/`));
+    else if (found) rows.push({ id: `${id}/`, depth: depth + 1, note: noteOf(found.error) });
+  }
+  return rows;
+}
+
+function noteOf(error) {
+  if (!error) return "Loading …";
+  return error.status === 404 ? "This task is on another server, or it is not yours." : error.message;
+}
+
+/**
+ * The spans, one line each. `opened` is the set of the ids that are open; `filters` are those of `passes`, and
+ * `onFilter` changes some of them. Where `nests` is true, a delegation can be opened to the timeline of its task.
+ */
+export function SpanList({ timeline, end, filters, onFilter, selected, onSelect, opened, onToggle, cursor, nests, children }) {
+  const delegated = useDelegated();
+  const shown = useMemo(() => rowsOf(timeline, filters, delegated), [timeline, filters, delegated.shown]);
   const counts = useMemo(() => {
     const found = new Map();
     for (const span of timeline.spans) found.set(span.lane, (found.get(span.lane) ?? 0) + 1);
     return found;
   }, [timeline]);
   const rows = useWindowed(shown.length, 37, (index) => shown[index]?.id);
-  const titles = useMemo(() => new Map(timeline.spans.map((span) => [span.id, span])), [timeline]);
-  const hidden = timeline.spans.length - shown.length;
+  const hidden = timeline.spans.length - shown.filter((row) => row.depth === 0).length;
   const problems = timeline.spans.filter((span) => span.problem).length;
   const start = timeline.start ?? timeline.spans[0]?.at ?? 0;
-  useEffect(() => { rows.show(shown.findIndex((span) => span.id === selected)); }, [selected]);
+  useEffect(() => { rows.show(shown.findIndex((row) => row.id === selected)); }, [selected]);
   const toggleKind = (lane) => {
     const kinds = new Set(filters.kinds);
     if (!kinds.delete(lane)) kinds.add(lane);
@@ -266,29 +316,33 @@ export function SpanList({ timeline, end, filters, onFilter, selected, onSelect,
       <thead><tr><th scope="col">Version</th><th scope="col">Time</th><th scope="col">What happened</th><th scope="col" class="right">Took</th></tr></thead>
       <tbody ref=${rows.ref}>
         ${rows.before > 0 && html`<tr aria-hidden="true"><td colspan="4" class="spacer" style=${{ height: `${rows.before}px` }}></td></tr>`}
-        ${shown.slice(rows.first, rows.last).map((span, index) => html`
-          <${SpanRow} key=${span.id} ...${{ span, start, end, titles, measure: rows.measure(rows.first + index),
-            chosen: span.id === selected, open: opened.has(span.id), onSelect, onToggle, past: cursor !== null && span.at > cursor }} />`)}
+        ${shown.slice(rows.first, rows.last).map((row, index) => row.note
+          ? html`<tr key=${row.id} class="nested" style=${{ "--depth": row.depth }}><td></td><td></td><td class="muted" role="status">${row.note}</td><td></td></tr>`
+          : html`<${SpanRow} key=${row.id} ...${{ ...row, start, end, delegated: nests && row.depth < DEEPEST ? delegated : null, measure: rows.measure(rows.first + index),
+            chosen: row.id === selected, open: opened.has(row.id), onSelect, onToggle, past: cursor !== null && row.span.at > cursor }} />`)}
         ${rows.after > 0 && html`<tr aria-hidden="true"><td colspan="4" class="spacer" style=${{ height: `${rows.after}px` }}></td></tr>`}
       </tbody>
     </table>
     ${shown.length === 0 && html`<p class="empty">${timeline.spans.length ? "No event passes the filters." : "Nothing has happened yet. Events appear here as the task continues."}</p>`}`;
 }
 
-function SpanRow({ span, start, end, titles, measure, chosen, open, onSelect, onToggle, past }) {
+function SpanRow({ id, span, depth, within, delegated, start, end, titles, measure, chosen, open, onSelect, onToggle, past }) {
   const { glyph, tone } = outcomeOf(span.outcome);
   const takes = span.until !== null ? span.until - span.at : span.outcome === "running" || span.outcome === "waiting" ? end - span.at : null;
-  const toggle = () => { onSelect(span.id); onToggle(span.id); };
+  const toggle = () => { onSelect(id); onToggle(id); };
+  const child = delegated && span.detail?.child;
   return html`
-    <tr class=${`span tone-${tone} ${chosen ? "chosen" : ""} ${span.problem ? "problem" : ""} ${past ? "past" : ""}`} ref=${measure} id=${`span-${span.id}`}>
+    <tr class=${`span tone-${tone} ${depth ? "nested" : ""} ${chosen ? "chosen" : ""} ${span.problem ? "problem" : ""} ${past ? "past" : ""}`} style=${{ "--depth": depth }} ref=${measure} id=${`span-${id}`}>
       <td class="version">${span.from}${span.to > span.from ? `–${span.to}` : ""}</td>
       <td class="at" title=${exact(span.at)}>+${duration(span.at - start)}</td>
-      <td>
+      <td><div class=${child ? "delegates" : ""}>
         <button type="button" class="row-button" aria-expanded=${open} onClick=${toggle}>
           <span class="glyph" aria-hidden="true">${glyph}</span><span class="lane-tag">${NAMES.get(span.lane) ?? span.lane}</span>
           <span class="title">${titleOf(span)}</span>${outcomeWords(span) && html`<span class="outcome">${outcomeWords(span)}</span>`}
         </button>
-        ${open && html`<${Detail} span=${span} titles=${titles} onSelect=${onSelect} />`}
+        ${child && html`<button type="button" class="small nest" aria-expanded=${delegated.shown.has(child)} onClick=${() => delegated.toggle(child)}
+          title="Show the timeline of the task that was delegated"><span aria-hidden="true">${delegated.shown.has(child) ? "▾" : "▸"}</span> Task ${shortId(child)}</button>`}</div>
+        ${open && html`<${Detail} span=${span} titles=${titles} onSelect=${(other) => onSelect(within + other)} />`}
       </td>
       <td class="right took">${takes === null || (takes === 0 && span.lane !== "model") ? "" : duration(takes)}${span.until === null && takes !== null ? " so far" : ""}</td>
     </tr>`;
@@ -297,7 +351,7 @@ function SpanRow({ span, start, end, titles, measure, chosen, open, onSelect, on
 /** The content of an open span: its facts as a table, its causes as buttons, its bounds, and the JSON on demand. */
 function Detail({ span, titles, onSelect }) {
   const [raw, setRaw] = useState(false);
-  const facts = Object.entries(span.detail ?? {}).filter(([, value]) => value !== null && value !== "" && value !== undefined);
+  const facts = Object.entries(span.detail ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== "" && !(Array.isArray(value) && value.length === 0));
   const causes = (span.causes ?? []).map((id) => titles.get(id)).filter(Boolean);
   const effects = [...titles.values()].filter((one) => (one.causes ?? []).includes(span.id));
   const link = (one) => html`<li><button type="button" class="link" onClick=${() => onSelect(one.id)}>${titleOf(one)}</button></li>`;
@@ -322,6 +376,7 @@ export function words(name) {
 }
 
 function Fact({ name, value }) {
+  if (name === "child") return html`<${Link} to=${`tasks/${encodeURIComponent(value)}`}><code>${visible(value)}</code></${Link}>`;
   if (typeof value === "object") return html`<${Json} value=${value} />`;
   if (typeof value === "number") return /At$/.test(name) ? exact(value) : name === "bytes" ? fileSize(value) : number(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
