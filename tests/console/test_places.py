@@ -103,10 +103,13 @@ async def test_it_is_usable_on_a_phone(browser: Browser, desk_url: str) -> None:
         await opened.page.wait_for_selector(".suggestions")
         await opened.picture("phone-welcome")
         assert await opened.page.evaluate(HIDDEN_WIDTH) <= 0
-        await opened.send("refund A-17")
+        await opened.send("refund A-17, which has arrived broken for the second time this week")
         await opened.page.wait_for_selector(COMPLETED)
         await opened.picture("phone-chat")
         assert await opened.page.evaluate(HIDDEN_WIDTH) <= 0
+        await opened.page.reload()  # the first words of the conversation are its title now, and need more room
+        await expect(opened.page.locator("h1")).to_contain_text("refund A-17")
+        assert await opened.page.evaluate("document.documentElement.scrollWidth") <= 360
         bar = await opened.page.get_by_role("navigation", name="Pages").bounding_box()
         send = await opened.page.get_by_role("button", name="Send").bounding_box()
         assert bar is not None

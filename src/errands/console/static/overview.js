@@ -25,9 +25,9 @@ export function page({ me }) {
   const queued = (flight.value?.tasks.length ?? 0) - working;
   const dead = figures.value ? latest(figures.value, "errands_outbox_dead") : 0;
   return html`<div class="page">
-    <header class="page-head"><h1>${me?.agent || "Overview"}</h1></header>
+    <header class="page-head"><h1>${me?.agent || "Overview"}</h1><${Link} to="/chat" class="button primary">Chat with it</${Link}></header>
     ${broken && html`<${Failure} error=${broken.error} at=${broken.value ? broken.at : 0} what="the state of the agent" again=${() => reads.forEach((read) => read.again())} />`}
-    ${known && html`<p class="health" role="status">${health({ working, queued, waits: waits.value.tasks.length, reviews: reviews.value?.length ?? 0, figures: figures.value, dead })}</p>`}
+    ${known && html`<p class="health" role="status">${health({ working, queued, waits: waits.value.tasks.length, more: Boolean(waits.value.next), reviews: reviews.value?.length ?? 0, figures: figures.value, dead })}</p>`}
     <ul class="counts plain">
       <${Count} to="tasks?view=flight" title="In flight" read=${flight} />
       <${Count} to="tasks?view=waits" title="Wait for someone" read=${waits} tone="asks" />
@@ -55,10 +55,10 @@ function Count({ to, title, read, tone = "" }) {
 }
 
 /** Return one sentence about the state of the agent. */
-export function health({ working, queued, waits, reviews, figures, dead }) {
+export function health({ working, queued, waits, more = false, reviews, figures, dead }) {
   const said = [working ? `${working} working` : "Nothing is working"];
   if (queued) said.push(`${queued} queued`);
-  if (waits) said.push(`${waits} ${waits === 1 ? "waits" : "wait"} for someone${reviews ? ` (${plural(reviews, "review")})` : ""}`);
+  if (waits) said.push(`${more ? "more than " : ""}${waits} ${waits === 1 ? "waits" : "wait"} for someone${reviews ? ` (${plural(reviews, "review")})` : ""}`);
   const age = figures ? latest(figures, "errands_queue_age_seconds") : null;
   if (age > 1) said.push(`the oldest has been queued for ${duration(age * 1000)}`);
   if (dead) said.push(`${plural(dead, "webhook")} given up`);

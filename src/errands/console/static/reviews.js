@@ -10,6 +10,8 @@ import { Ago, plural, shortId } from "./words.js";
 
 /** How long a chosen verdict waits for its confirmation, in milliseconds. */
 const SURE = 6000;
+/** The characters of the values that the queue shows of a review. */
+const SUMMARY = 80;
 
 export function page({ me }) {
   const [query, setQuery] = useQuery();
@@ -43,12 +45,19 @@ export function page({ me }) {
       <ol class="review-queue plain" aria-label="Pending reviews, the longest waiting first">
         ${pending.map((review, at) => html`
           <li key=${review.taskId}><button type="button" aria-current=${at === index ? "true" : null} onClick=${() => open(at)}>
-            <b>${visible(review.function || "An answer")}</b><span class="sub"><${Ago} time=${review.since} suffix="" /> · ${visible(review.agent)} · for ${visible(review.owner || "anonymous")}</span></button></li>`)}
+            <b>${visible(review.function || "An answer")}</b>${summary(review) && html`<span class="sub summary">${summary(review)}</span>`}<span class="sub"><${Ago} time=${review.since} suffix="" /> · ${visible(review.agent)} · for ${visible(review.owner || "anonymous")}</span></button></li>`)}
       </ol>
       <section class="review" aria-label="The review" tabindex="-1" ref=${opened}>
         <${Review} key=${`${current.taskId} ${current.since}`} review=${current} me=${me} done=${() => done(current.taskId)} />
       </section>
     </div>`}</div>`;
+}
+
+/** Return the values that are reviewed on one line, by which reviews of one function can be told apart. */
+function summary({ subject }) {
+  if (typeof subject !== "object" || subject === null) return visible(String(subject ?? "")).slice(0, SUMMARY);
+  const values = Object.values(subject).filter((value) => typeof value !== "object" && value !== "");
+  return visible(values.join(" · ")).slice(0, SUMMARY);
 }
 
 /** One review. Its heading is what the rule says, never a text that a model wrote. */
