@@ -372,12 +372,15 @@ def python_pages() -> dict[str, str]:
 
 
 def topic_of(name: PublicName) -> str:
-    """Return the page that describes a name."""
+    """Return the page that describes a name. Raises `LookupError` if there is none."""
     described = next(each for each in public_names() if each.path == name.target)
     if (slug := described.module.rpartition(".")[2]) in ("a2akit", "praisonai", "testing"):
         return slug
     defined = f"{getattr(described.value, '__module__', described.module)}.{described.name}"
-    return next(slug for slug, topic in TOPICS.items() if any(_is_in(defined, prefix) for prefix in topic.defined_in))
+    for slug, topic in TOPICS.items():
+        if any(_is_in(defined, prefix) for prefix in topic.defined_in):
+            return slug
+    raise LookupError(f"no page of the reference describes {defined}: add its module to TOPICS in {__file__}")
 
 
 def _is_in(defined: str, prefix: str) -> bool:

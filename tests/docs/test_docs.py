@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
 import io
@@ -188,6 +189,48 @@ def test_every_command_line_can_be_parsed(arguments: list[str], monkeypatch: pyt
             monkeypatch.setattr(command, "callback", lambda name=name, **_: reached.append(name))
     root.main(args=arguments, prog_name="errands", standalone_mode=False)
     assert reached or "--version" in arguments
+
+
+CURLS = [
+    (f"{block.place}: {line}", shlex.split(line))
+    for page in PAGES
+    for block in blocks(page)
+    if block.language == "bash"
+    for line in block.source.replace("\\\n", " ").splitlines()
+    if line.startswith("curl ")
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("fresh_place")
+@pytest.mark.parametrize("words", [words for _, words in CURLS], ids=[line for line, _ in CURLS])
+async def test_every_request_with_curl_is_answered(words: list[str], tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-s", action="store_true")
+    parser.add_argument("-H", action="append", default=[])
+    parser.add_argument("-d")
+    parser.add_argument("--data-binary")
+    parser.add_argument("url")
+    curl = parser.parse_args(words[1:])
+    content = curl.d if curl.data_binary is None else curl.data_binary.removeprefix("@")
+
+    class Echo(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            await ctx.complete(f"Echo: {ctx.user_text}")
+
+    server = serve(Echo(), console="on", metrics_public=True, blobs=str(tmp_path / "blobs"))
+    async with server, httpx.AsyncClient(transport=InProcessTransport(server.app)) as http:
+        headers = dict(header.split(": ", 1) for header in curl.H)
+        method = "GET" if content is None else "POST"
+        answer = await http.request(method, curl.url, headers=headers, content=content)
+    assert answer.is_success, answer.text
+
+
+def test_every_extra_that_is_installed_exists() -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    named = re.findall(r"pip install '(?:errands|\.)\[([\w,]+)\]'", EVERYTHING)
+    assert named
+    assert {extra for group in named for extra in group.split(",")} <= extras
 
 
 def test_every_example_that_is_served_exists() -> None:
