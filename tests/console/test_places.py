@@ -206,7 +206,13 @@ async def _load(opened: Tab, path: str, ready: str) -> tuple[list[str], int]:
     return names, sum(sizes)
 
 
-@pytest.mark.parametrize(("path", "ready"), [("/chat", ".suggestions"), ("/console", "h1")])
+FIRST_VIEWS = [
+    ("/chat", ".suggestions"),
+    *((f"/console{page}", "h1") for page in ("", "/tasks", "/reviews", "/agent")),
+]
+
+
+@pytest.mark.parametrize(("path", "ready"), FIRST_VIEWS)
 async def test_the_first_view_is_small(browser: Browser, path: str, ready: str) -> None:
     with desk(Desk()) as url:
         async with tab(browser, url) as opened:

@@ -4,8 +4,7 @@ import { html, useState } from "./vendor/preact.js";
 import { Link, useKeys, useTitle } from "./app.js";
 import { Json, visible } from "./parts.js";
 import { Failure, useRead } from "./polling.js";
-import { words } from "./timeline.js";
-import { plural } from "./words.js";
+import { plural, words } from "./words.js";
 
 export function page() {
   const { value, error, at, again } = useRead("admin/agent", {}, 60_000);

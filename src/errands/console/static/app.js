@@ -438,6 +438,14 @@ function Page({ row, ...props }) {
   return html`<${loaded.page} ...${props} />`;
 }
 
+/** A component of a module that is loaded when it is shown first: `load` imports the module, `name` is the component. */
+export function Later({ load, name, ...props }) {
+  const [{ module, failure }, settle] = useState({});
+  useEffect(() => { load().then((module) => settle({ module }), (failure) => settle({ failure })); }, []);
+  if (failure) return html`<p class="failure" role="alert">This part could not be loaded. ${String(failure.message)}</p>`;
+  return module ? html`<${module[name]} ...${props} />` : html`<p class="muted" role="status">Loading …</p>`;
+}
+
 /** The icon of the tab. As a blob it needs no request. */
 function setIcon() {
   const drawing = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="8" fill="#3450c8"/>

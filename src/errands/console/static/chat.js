@@ -1,6 +1,6 @@
 /** Conversations with the agent: `/chat`, and `/chat/CONTEXT` for one that has begun. */
 
-import { Icon, Link, go, loadStyles, useKeys, useTitle } from "./app.js";
+import { Icon, Later, Link, go, loadStyles, useKeys, useTitle } from "./app.js";
 import { card, newId } from "./api.js";
 import { Conversation, filePart, firstWords, isEnded, isPaused, listConversations } from "./conversation.js";
 import { Copy, Parts, fileName, fileSize, readAddress, visible } from "./parts.js";
@@ -518,13 +518,11 @@ function asObject(value) {
 
 /** The wire of the last exchange. Its module is loaded when it is opened. */
 function WirePanel({ last, close }) {
-  const [module, setModule] = useState(null);
-  useEffect(() => { import("./exchange.js").then(setModule, () => {}); }, []);
   return html`
     <aside class="wire-panel" aria-label="Raw wire of the last exchange">
       <header class="dialog-head">
         <h2>Raw wire</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button>
       </header>
-      ${module && html`<${module.Exchange} last=${last} />`}
+      <${Later} load=${() => import("./exchange.js")} name="Exchange" last=${last} />
     </aside>`;
 }

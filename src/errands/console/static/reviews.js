@@ -5,8 +5,7 @@ import { post } from "./api.js";
 import { Link, useKeys, useQuery, useTitle } from "./app.js";
 import { Json, visible } from "./parts.js";
 import { Failure, useRead } from "./polling.js";
-import { words } from "./timeline.js";
-import { Ago, plural, shortId } from "./words.js";
+import { Ago, plural, shortId, words } from "./words.js";
 
 /** How long a chosen verdict waits for its confirmation, in milliseconds. */
 const SURE = 6000;

@@ -2,18 +2,18 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { get, post, root } from "./api.js";
-import { Link, go, useKeys, useQuery, useTitle } from "./app.js";
+import { Later, Link, go, useKeys, useQuery, useTitle } from "./app.js";
 import { fold } from "./fold.js";
 import { follow } from "./stream.js";
 import { Part, Parts, copyText, fileSize, visible } from "./parts.js";
 import { Failure } from "./polling.js";
 import { Replay, useLog } from "./replay.js";
-import { ReviewForm } from "./reviews.js";
-import { RawWire, curlOf } from "./wire.js";
 import { SpanList, Strip } from "./timeline.js";
 import { Ago, State, aged, duration, isTerminal, millis, number, plural, shortId, shortState, stateWords, useNow } from "./words.js";
 
 const TABS = [["timeline", "Timeline"], ["conversation", "Conversation"], ["artifacts", "Artifacts"], ["raw", "Raw"]];
+
+const wire = () => import("./wire.js");
 
 /** Texts with more characters are shown in part, so that they may grow fast. */
 const LONG = 20_000;
@@ -184,7 +184,7 @@ function TaskView({ id, me }) {
       ${Object.keys(timeline.hidden ?? {}).length > 0 && html`<p class="muted">Not shown here: ${Object.entries(timeline.hidden).map(([kind, count]) => `${number(count)} ${kind}`).join(", ")}. The raw log has them.</p>`}`}
     ${tab === "conversation" && html`<${Conversation} task=${shownTask} />`}
     ${tab === "artifacts" && html`<${Artifacts} task=${shownTask} live=${!ended && !replay} />`}
-    ${tab === "raw" && html`<${RawWire} ...${{ id, log, newest: settled }} />`}`;
+    ${tab === "raw" && html`<${Later} load=${wire} name="RawWire" ...${{ id, log, newest: settled }} />`}`;
 }
 
 function filterQuery({ kinds, problems, text }) {
@@ -261,7 +261,7 @@ function Matter({ row, task, again, me }) {
   }
   if (row.asks) {
     return html`<section class="matter tone-asks" aria-label="Review"><h2>Waits for a review by ${row.asks}</h2>
-      <${ReviewForm} taskId=${row.id} me=${me} done=${again} /></section>`;
+      <${Later} load=${() => import("./reviews.js")} name="ReviewForm" taskId=${row.id} me=${me} done=${again} /></section>`;
   }
   if (state === "input-required" || state === "auth-required") {
     return html`<section class="matter tone-asks" aria-label="Question"><h2>The agent asks</h2>
@@ -302,7 +302,7 @@ function Actions({ row, task, id, log, me, again }) {
         : html`<button type="button" class="danger" disabled=${busy || !allowed} onClick=${() => setSure(true)}>Cancel</button>`)}
       <button type="button" disabled=${busy || !allowed || row.canRetry === false} onClick=${retry}>Retry as a new task</button>
       ${row.contextId && html`<${Link} to=${`/chat/${encodeURIComponent(row.contextId)}`} class="button">Open the chat</${Link}>`}
-      <button type="button" disabled=${!task} onClick=${copy("the request as a curl command", () => curlOf(task))}>Copy as curl</button>
+      <button type="button" disabled=${!task} onClick=${copy("the request as a curl command", async () => (await wire()).curlOf(task))}>Copy as curl</button>
       <button type="button" onClick=${copy("the command", () => command)}>Copy command</button>
       <button type="button" disabled=${busy} onClick=${download}>Download log</button>
       <span class="said" role="status">${said}</span>
@@ -311,7 +311,7 @@ function Actions({ row, task, id, log, me, again }) {
 
 /** Write a text to the clipboard. If that is not allowed, raise an error with the text. */
 async function copied(text) {
-  const words = text();
+  const words = await text();
   try { await copyText(words); }
   catch { throw new Error(`The browser does not allow copying here: ${words}`); }
 }

@@ -11,7 +11,7 @@ import { Link } from "./app.js";
 import { Json, fileSize, visible } from "./parts.js";
 import { usePolled } from "./polling.js";
 import { useWindowed } from "./windowed.js";
-import { duration, exact, isTerminal, millis, number, outcomeOf, plural, shortId, shortState, stateWords } from "./words.js";
+import { duration, exact, isTerminal, millis, number, outcomeOf, plural, shortId, shortState, stateWords, words } from "./words.js";
 
 /** The rows of the strip, top to bottom, and the kinds of the filter. */
 export const LANES = [
@@ -367,12 +367,6 @@ function Detail({ span, titles, onSelect }) {
       <button type="button" class="small" aria-expanded=${raw} onClick=${() => setRaw(!raw)}>JSON</button>
       ${raw && html`<${Json} value=${span} />`}
     </div>`;
-}
-
-/** Return the words of a field's name: `first token at` for `firstTokenAt`. */
-export function words(name) {
-  const text = name.replace(/([a-z0-9])([A-Z])/g, "$1 $2").replaceAll("_", " ").toLowerCase();
-  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 function Fact({ name, value }) {

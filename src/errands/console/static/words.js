@@ -1,8 +1,8 @@
 /** How the console writes states, times, sizes and outcomes: always as words, with a glyph and a colour beside them. */
 
+import { html, useEffect, useReducer } from "./vendor/preact.js";
 
 /** Every state: its glyph, and the colour class. Glyphs differ in shape, so colour is never needed to tell them apart. */
-import { html, useEffect, useReducer } from "./vendor/preact.js";
 const STATES = {
   submitted: { glyph: "○", tone: "quiet", says: "Queued" },
   working: { glyph: "◐", tone: "busy", says: "Working" },
@@ -23,6 +23,12 @@ export const VIEWS = [
   ["failed", "Failed", { state: "failed,rejected" }],
   ["done", "Completed", { state: "completed" }],
 ];
+
+/** Return the words of a field's name: `First token at` for `firstTokenAt`. */
+export function words(name) {
+  const text = name.replace(/([a-z0-9])([A-Z])/g, "$1 $2").replaceAll("_", " ").toLowerCase();
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
 
 export const TERMINAL = ["completed", "failed", "canceled", "rejected"];
 
