@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from tests.live import live
@@ -65,6 +66,7 @@ class Provider(Keys):
             routes=[
                 Route("/.well-known/openid-configuration", self._discovery),
                 Route("/keys", self._keys),
+                Route("/authorize", self._authorize),
                 Route("/token", self._token, methods=["POST"]),
                 Route("/introspect", self._introspect, methods=["POST"]),
             ]
@@ -77,6 +79,8 @@ class Provider(Keys):
         self.revoked: set[str] = set()
         #: Answers of this status instead of the usual ones.
         self.status = 200
+        #: What browsers were sent here with, by the code that they got.
+        self.authorized: dict[str, dict[str, str]] = {}
         #: Fields that replace those of the discovery document.
         self.discovery: dict[str, Any] = {}
 
@@ -85,13 +89,30 @@ class Provider(Keys):
 
     async def _discovery(self, request: Request) -> Response:
         document = {"issuer": self.url, "jwks_uri": f"{self.url}/keys", "token_endpoint": f"{self.url}/token"}
+        document["authorization_endpoint"] = f"{self.url}/authorize"
         return self._answer(request, document | self.discovery)
 
     async def _keys(self, request: Request) -> Response:
         return self._answer(request, self.published())
 
+    async def _authorize(self, request: Request) -> Response:
+        """Send the browser back at once: the user has signed in before, or refuses as `status` says."""
+        asked = dict(request.query_params)
+        assert (asked["response_type"], asked["code_challenge_method"]) == ("code", "S256")
+        code = f"code-{len(self.authorized)}"
+        self.authorized[code] = asked
+        answer = {"code": code} if self.status == 200 else {"error": "access_denied"}
+        return RedirectResponse(f"{asked['redirect_uri']}?{urlencode({**answer, 'state': asked['state']})}")
+
     async def _token(self, request: Request) -> Response:
         form = await request.form()
+        if form["grant_type"] == "authorization_code":
+            asked = self.authorized.pop(str(form["code"]))
+            digest = hashlib.sha256(str(form["code_verifier"]).encode()).digest()
+            assert asked["code_challenge"] == base64.urlsafe_b64encode(digest).decode().rstrip("=")
+            assert (asked["redirect_uri"], asked["client_id"]) == (form["redirect_uri"], form["client_id"])
+            token = self.token(scope=asked["scope"])
+            return self._answer(request, {"access_token": token, "token_type": "Bearer", "expires_in": 600})
         token = self.token(str(form["client_id"]), scope=str(form.get("scope", "")), aud=str(form["audience"]))
         return self._answer(request, {"access_token": token, "token_type": "Bearer", "expires_in": 600})
 
@@ -112,7 +133,7 @@ class Provider(Keys):
     def _answer(self, request: Request, document: dict[str, Any]) -> Response:
         self.asked[request.url.path] += 1
         location = {"Location": f"{self.url}/keys"} if self.status == 302 else {}
-        return JSONResponse(document, self.status, location)
+        return JSONResponse(document, self.status, {**location, "Access-Control-Allow-Origin": "*"})
 
 
 @contextmanager

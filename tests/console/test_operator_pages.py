@@ -425,9 +425,10 @@ async def test_charts_have_figures_and_a_table_twin(at_busy: Tab, busy: str) -> 
 
 
 async def test_a_chart_has_a_line_for_each_process_and_one_for_all(browser: Browser, tmp_path: Path) -> None:
-    options = {"storage": f"sqlite:///{tmp_path / 'tasks.db'}", "console": "on"}
+    storage = f"sqlite:///{tmp_path / 'tasks.db'}"
     with ExitStack() as stack:
-        url, _ = (stack.enter_context(live(busy_server(**options).app, lifespan="on")) for _ in range(2))
+        servers = [busy_server(storage=storage, console="on") for _ in range(2)]
+        url, _ = (stack.enter_context(live(server.app, lifespan="on")) for server in servers)
         send(url, "hello charts")
         async with tab(browser, url) as opened:
             page = await visit(opened, "/console/ops")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import Browser, expect
@@ -12,6 +13,8 @@ from starlette.routing import Mount
 
 from errands.runtime.middleware import Caller
 from errands.server.auth import ApiKeyAuth, CallableAuth
+from errands.server.tokens import OIDCAuth
+from tests.auth.issuer import AUDIENCE, provider
 from tests.console.browser import Tab, serious_problems, tab
 from tests.console.desk import Desk, desk, server
 from tests.live import live
@@ -94,6 +97,41 @@ async def test_it_offers_every_way_to_sign_in_that_the_card_names(
             await expect(opened.page.locator(".who")).to_have_text("zoë")
             await opened.send("two of them")
             await opened.page.wait_for_selector(COMPLETED)
+
+
+async def test_it_signs_people_in_at_an_openid_provider(browser: Browser) -> None:
+    with provider() as idp:
+        scheme = OIDCAuth(
+            issuer=idp.url, audience=AUDIENCE, scopes=["agent.use"], console_client="errands-console", allow_http=True
+        )
+        with desk(auth=[scheme], console="auto", outbound_allow="127.0.0.1") as url:
+            async with tab(browser, url) as opened:
+                page = opened.page
+                await opened.open("/console/tasks?view=failed")
+                dialog = page.get_by_role("dialog")
+                sign_in = dialog.get_by_role("button", name=f"Sign in at {urlsplit(idp.url).netloc}")
+                # The provider says no, and then yes.
+                idp.status = 403
+                await sign_in.click()
+                await expect(dialog.get_by_role("alert")).to_contain_text("403")
+                idp.status = 200
+                await dialog.get_by_label("Remember it in this tab").check()
+                await sign_in.click()
+                await expect(page.locator(".who")).to_have_text("alice")
+                assert page.url == f"{url}/console/tasks?view=failed"
+                assert set(idp.authorized) == set()
+                asked = next(one for one in opened.requests if "/authorize?" in one.url)
+                assert "scope=openid+agent.use" in asked.url
+                await page.reload()
+                await expect(page.locator(".who")).to_have_text("alice")
+                assert await page.evaluate("document.cookie") == ""
+                assert opened.errors == []
+                assert await page.evaluate("window.refused") == []
+                # A link that somebody else has made signs nobody in.
+                await page.get_by_role("button", name="Sign out").click()
+                await opened.open("/console/sign-in?code=stolen&state=guessed")
+                await expect(dialog.get_by_role("alert")).to_contain_text("not begun in this tab")
+                assert "stolen" not in page.url
 
 
 async def test_it_is_usable_on_a_phone(browser: Browser, desk_url: str) -> None:

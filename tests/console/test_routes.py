@@ -18,8 +18,8 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 import errands
-from errands import A2AServer, AgentCardConfig, TaskContext, Worker
-from errands.console.routes import CONTENT_SECURITY_POLICY, static_files
+from errands import A2AServer, AgentCardConfig, OIDCAuth, TaskContext, Worker
+from errands.console.routes import CONTENT_SECURITY_POLICY, SIGN_IN_EXTENSION, static_files
 
 pytestmark = pytest.mark.anyio
 STATIC = Path(errands.__file__).parent / "console" / "static"
@@ -82,6 +82,21 @@ async def test_nothing_but_the_files_of_the_console_may_run(client: httpx.AsyncC
     assert re.findall(r"<script(?![^>]* src=)[^>]*>", page) == ['<script type="application/json" id="card">']
     assert " style=" not in page
     assert re.findall(r"\son\w+=", page) == []
+
+
+async def test_the_page_may_ask_the_providers_at_which_people_sign_in_and_no_others() -> None:
+    one = OIDCAuth(issuer="https://id.example.com/realms/a", audience="a", console_client="console", prefix="")
+    other = OIDCAuth(issuer="https://other.example.com", audience="a", name="other", prefix="other:")
+    server = make(auth=[one, other])
+    async with server, client_of(server.app) as opened:
+        page = await opened.get("/console")
+        wanted = CONTENT_SECURITY_POLICY.replace("connect-src 'self'", "connect-src 'self' https://id.example.com")
+        assert page.headers["content-security-policy"] == wanted
+        [card] = re.findall(r'id="card">(.*?)</script>', page.text, re.DOTALL)
+        [extension] = json.loads(card)["capabilities"]["extensions"]
+        assert (extension["uri"], extension["params"]) == (SIGN_IN_EXTENSION, {"clients": {"oidc": "console"}})
+        server.use_auth([other])
+    assert server.agent_card.extensions == []
 
 
 async def test_a_card_cannot_leave_its_element(client: httpx.AsyncClient) -> None:

@@ -4,18 +4,23 @@ The page and its files are static. Their scripts fetch everything they show thro
 credentials of the user who has signed in. Addresses are relative, so the console works wherever it is mounted.
 
 Text from agents is shown as text and never runs: the headers below allow only scripts and styles of this folder, no
-inline ones, no connections to other origins, and no HTML made from strings.
+inline ones, no HTML made from strings, and no connections to other origins than those of the OpenID providers at which
+people sign in.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import re
+from contextlib import suppress
 from functools import cache
 from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
+
+import msgspec
 
 from errands.version import __version__
 
@@ -23,6 +28,9 @@ Header = tuple[bytes, bytes]
 
 #: The prefix of the files. Every other path of the console serves the page.
 STATIC = "/console/static/"
+
+#: The extension of a card with the OAuth clients with which people sign in: `{"clients": {scheme: client id}}`.
+SIGN_IN_EXTENSION = "urn:errands:sign-in:1"
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -40,7 +48,6 @@ CONTENT_SECURITY_POLICY = "; ".join(
     )
 )
 _PAGE_HEADERS: tuple[Header, ...] = (
-    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
@@ -59,6 +66,8 @@ _MEDIA_TYPES = {
     ".js": b"text/javascript; charset=utf-8",
     ".json": b"application/json",
 }
+#: The origin of an address, without what would end it in a policy.
+_ORIGIN = re.compile(r"https?://[\w.:\[\]-]+(?=/|$)", re.ASCII)
 #: Licences and other texts.
 _PLAIN_TEXT = b"text/plain; charset=utf-8"
 #: Modules that every page needs. Without this list a browser would find them one after the other.
@@ -84,6 +93,30 @@ _PAGE = """\
 </body>
 </html>
 """
+
+
+class _Extension(msgspec.Struct):
+    uri: str
+    params: dict[str, dict[str, str]] | None = None
+
+
+class _Capabilities(msgspec.Struct):
+    extensions: list[msgspec.Raw] = []
+
+
+class _OpenIdConnect(msgspec.Struct, rename="camel"):
+    open_id_connect_url: str
+
+
+class _Scheme(msgspec.Struct, rename="camel"):
+    open_id_connect_security_scheme: _OpenIdConnect | None = None
+
+
+class _Card(msgspec.Struct, rename="camel"):
+    """What the policy of the page depends on."""
+
+    capabilities: _Capabilities = msgspec.field(default_factory=_Capabilities)
+    security_schemes: dict[str, _Scheme] = {}
 
 
 class ConsoleAnswer(NamedTuple):
@@ -130,7 +163,8 @@ def answer(path: str, *, card: bytes, accept_encoding: str = "", if_none_match: 
     `card` is the agent's public card in JSON, which the page contains; the other arguments are headers of the request.
     """
     if not path.startswith(STATIC):
-        headers = (*_PAGE_HEADERS, (b"cache-control", b"no-store"))
+        policy = (b"content-security-policy", policy_of(card).encode())
+        headers = (policy, *_PAGE_HEADERS, (b"cache-control", b"no-store"))
         return ConsoleAnswer(200, page(path, card), b"text/html; charset=utf-8", headers)
     file = static_files().get(path.removeprefix(STATIC))
     if file is None:
@@ -148,6 +182,25 @@ def answer(path: str, *, card: bytes, accept_encoding: str = "", if_none_match: 
     if _accepts_gzip(accept_encoding):
         return ConsoleAnswer(200, file.compressed, file.media_type, (*headers, (b"content-encoding", b"gzip")))
     return ConsoleAnswer(200, file.content, file.media_type, headers)
+
+
+def policy_of(card: bytes) -> str:
+    """Return the policy of the page. It lets the page connect to the providers at which people sign in."""
+    if SIGN_IN_EXTENSION.encode() not in card:
+        return CONTENT_SECURITY_POLICY
+    found = msgspec.json.decode(card, type=_Card)
+    clients: dict[str, str] = {}
+    for raw in found.capabilities.extensions:
+        with suppress(msgspec.ValidationError):  # the parameters of other extensions may be anything
+            extension = msgspec.json.decode(raw, type=_Extension)
+            if extension.uri == SIGN_IN_EXTENSION:
+                clients = (extension.params or {}).get("clients", {})
+    connect = "connect-src 'self'"
+    for name, scheme in found.security_schemes.items():
+        if name in clients and scheme.open_id_connect_security_scheme is not None:
+            origin = _ORIGIN.match(scheme.open_id_connect_security_scheme.open_id_connect_url)
+            connect += f" {origin[0]}" if origin else ""
+    return CONTENT_SECURITY_POLICY.replace("connect-src 'self'", connect)
 
 
 def page(path: str, card: bytes) -> bytes:

@@ -232,6 +232,7 @@ class A2AServer:
         card = authentication.published(self.agent_card)
         self._authorization = Authorization(authentication, access_rules, card)
         self.agent_card.security_schemes, self.agent_card.security = card.security_schemes, card.security
+        self.agent_card.extensions = card.extensions
 
     def use_storage(self, url: str) -> None:
         """Keep the tasks in another store. Call it before `start()`.

@@ -28,8 +28,9 @@ from typing import Any, Literal
 import msgspec
 from starlette.requests import Request
 
+from errands.console.routes import SIGN_IN_EXTENSION
 from errands.errors import AuthenticationRequiredError, ConfigurationError, PermissionDeniedError, UnavailableError
-from errands.model.card_config import AgentCardConfig
+from errands.model.card_config import AgentCardConfig, ExtensionConfig
 from errands.outbound import Outbound
 from errands.runtime.middleware import (
     A2AMiddleware,
@@ -77,6 +78,8 @@ class AuthScheme(ABC):
     challenge: str
     #: Whether workers are shown the token.
     passes_token = False
+    #: The id of the OAuth client with which the console signs people in; "" if it cannot.
+    console_client = ""
 
     def __init__(self, name: str, scopes: Iterable[str] = ()) -> None:
         self.name = name
@@ -366,6 +369,12 @@ class Authentication(A2AMiddleware):
             logger.warning("the security_schemes of the card of %s are replaced by those of auth", card.name)
         published = copy.copy(card)
         published.security_schemes, published.security = described.security_schemes, described.security
+        published.extensions = [one for one in card.extensions if one.uri != SIGN_IN_EXTENSION]
+        if clients := {scheme.name: scheme.console_client for scheme in self.schemes if scheme.console_client}:
+            about = "People sign in at these OpenID providers as these public clients."
+            published.extensions.append(
+                ExtensionConfig(uri=SIGN_IN_EXTENSION, description=about, params={"clients": clients})
+            )
         return published
 
 

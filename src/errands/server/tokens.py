@@ -269,15 +269,25 @@ class JWTAuth(BearerAuth):
 class OIDCAuth(JWTAuth):
     """Admits callers with a token of an OpenID provider, which is found by its `issuer`. Needs `errands[auth]`.
 
-    The provider's discovery document says where its keys are. The other arguments are those of `JWTAuth`.
+    The provider's discovery document says where its keys are. `console_client` is the id of the public client with
+    which the console signs people in at the provider. The other arguments are those of `JWTAuth`.
     """
 
-    def __init__(self, *, issuer: str, audience: str | list[str], name: str = "oidc", **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        issuer: str,
+        audience: str | list[str],
+        console_client: str = "",
+        name: str = "oidc",
+        **options: Any,
+    ) -> None:
         for unwanted in ("jwks_url", "keys", "token_url"):
             if unwanted in options:
                 raise ConfigurationError(f"OIDCAuth asks the issuer for its addresses; omit {unwanted}, or use JWTAuth")
         check_url("issuer", issuer, allow_http=options.get("allow_http", False))
         super().__init__(issuer=issuer, audience=audience, name=name, **options)
+        self.console_client = console_client
         self._discovery = issuer.rstrip("/") + DISCOVERY_PATH
 
     def _check_source(self) -> None:

@@ -13,6 +13,8 @@ export const card = JSON.parse(document.getElementById("card").textContent);
 export const version = document.querySelector("meta[name=errands-version]").content;
 
 const STORED = "errands-credentials";
+/** The extension of a card that names the OAuth client with which people sign in, by the name of the scheme. */
+const SIGN_IN = "urn:errands:sign-in:1";
 
 /** A request that failed. `status` is 0 if there was no answer; `message` is a sentence for people. */
 export class ApiError extends Error {
@@ -65,11 +67,22 @@ export function isSignedIn() {
 /**
  * Return the ways to sign in that the card offers and a page can use: `{id, label, hint, fields, read}`.
  *
- * `read` makes credentials from the values that were entered.
+ * `read` makes credentials from the values that were entered. A way with `discovery` leads to a provider instead, whose
+ * `client` and `scopes` are there.
  */
 export function signInWays() {
   const ways = [];
+  const clients = (card.capabilities?.extensions ?? []).find((one) => one.uri === SIGN_IN)?.params?.clients ?? {};
   for (const [id, scheme] of Object.entries(card.securitySchemes ?? {})) {
+    const discovery = scheme.openIdConnectSecurityScheme?.openIdConnectUrl;
+    if (discovery && Object.hasOwn(clients, id)) {
+      const { host } = new URL(discovery);
+      const wanted = (card.securityRequirements ?? []).flatMap((one) => one.schemes?.[id]?.list ?? []);
+      ways.push({
+        id: `${id} at ${host}`, label: host, hint: `You sign in at ${host} and come back here.`, fields: [], discovery,
+        client: clients[id], scopes: ["openid", ...wanted],
+      });
+    }
     const key = scheme.apiKeySecurityScheme;
     const http = scheme.httpAuthSecurityScheme;
     if (key && (key.location === "header" || key.location === "query")) {

@@ -246,16 +246,24 @@ function useTheme() {
 
 // Signing in
 
+/** Why a sign-in at a provider has failed. */
+let signInProblem = "";
+
 function SignIn({ close, canClose, isRefused }) {
   const dialog = useRef(null);
   const ways = signInWays();
   const [chosen, setChosen] = useState(ways[0].id);
   const [values, setValues] = useState(["", ""]);
   const [remember, setRemember] = useState(false);
+  const [problem, setProblem] = useState(signInProblem);
   const way = ways.find((one) => one.id === chosen) ?? ways[0];
   useLayoutEffect(() => { dialog.current.showModal(); }, []);
   const submit = (event) => {
     event.preventDefault();
+    if (way.discovery) {
+      import("./sign-in.js").then(({ begin }) => begin(way, remember)).catch((error) => setProblem(error.message));
+      return;
+    }
     const given = way.fields.map((_, index) => values[index].trim());
     if (given.some((value) => !value)) return;
     signIn(way.read(given), remember);
@@ -267,7 +275,7 @@ function SignIn({ close, canClose, isRefused }) {
     <dialog ref=${dialog} class="sign-in" aria-labelledby="sign-in-title" onCancel=${onCancel} onClose=${close}>
       <form onSubmit=${submit}>
         <h2 id="sign-in-title">Sign in to ${card.name}</h2>
-        ${isRefused && html`<p class="failure" role="alert">That was not accepted.</p>`}
+        ${(problem || isRefused) && html`<p class="failure" role="alert">${problem || "That was not accepted."}</p>`}
         ${ways.length > 1 && html`
           <fieldset class="chips"><legend class="visually-hidden">How to sign in</legend>
             ${ways.map((one) => html`
@@ -287,7 +295,7 @@ function SignIn({ close, canClose, isRefused }) {
         </label>
         <div class="dialog-buttons">
           ${canClose && html`<button type="button" onClick=${close}>Cancel</button>`}
-          <button type="submit" class="primary">Sign in</button>
+          <button type="submit" class="primary">${way.discovery ? `Sign in at ${way.label}` : "Sign in"}</button>
         </div>
       </form>
     </dialog>`;
@@ -456,6 +464,17 @@ function setIcon() {
   document.head.append(link);
 }
 
+/** Show the console; at the address to which a provider leads back, sign in before. */
+async function start() {
+  if (here().path === "console/sign-in") {
+    try {
+      const { finish } = await import("./sign-in.js");
+      await finish();
+    } catch (error) { signInProblem = error.message; }
+  }
+  document.getElementById("app").replaceChildren();
+  render(html`<${App} />`, document.getElementById("app"));
+}
+
 setIcon();
-document.getElementById("app").replaceChildren();
-render(html`<${App} />`, document.getElementById("app"));
+start();
