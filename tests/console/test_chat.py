@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from tests.console.desk import PNG, Desk, desk
 from tests.interop.sdks import ROOT
 from tests.live import live
 from tests.ports import free_port
+from tests.unit.cli.processes import Served, errands
 
 pytestmark = pytest.mark.anyio
 COMPLETED = ".turn-foot .tone-good"
@@ -37,6 +39,31 @@ async def test_an_answer_streams_into_one_bubble_and_is_shown_as_markdown(chat: 
     await expect(chat.page.locator(".conversations li a[aria-current=page]")).to_contain_text("refund A-17")
     await expect(chat.page.locator("[role=log]")).to_contain_text("The agent has answered")
     await chat.picture("chat")
+
+
+#: Notes every text that the bubble of an answer has had.
+WATCH_BUBBLE = """window.texts = [];
+new MutationObserver(() => {
+    const text = document.querySelector(".bubble.product .markdown")?.textContent.trim();
+    if (text && text !== window.texts.at(-1)) window.texts.push(text);
+}).observe(document.body, { childList: true, subtree: true, characterData: true })"""
+
+
+async def test_an_agent_made_with_two_commands_streams_its_answer(browser: Browser, tmp_path: Path) -> None:
+    assert errands("init", "demo", "--kind", "worker", cwd=tmp_path).returncode == 0
+    with Served(None, cwd=tmp_path / "demo") as server:
+        console = re.search(r"^console +(\S+)$", server.greeting, re.MULTILINE)
+        assert console is not None
+        async with tab(browser, console[1]) as opened:
+            await opened.open("")
+            await opened.page.get_by_role("link", name="Chat with it").click()
+            await opened.page.evaluate(WATCH_BUBBLE)
+            await opened.send("hello from a newcomer")
+            await opened.page.wait_for_selector(COMPLETED)
+            texts = await opened.page.evaluate("window.texts")
+            assert texts[-1] == "You said: hello from a newcomer"
+            assert len(texts) >= 3
+            assert all(later.startswith(text) for text, later in pairwise(texts))
 
 
 async def test_every_artifact_has_a_bubble_of_its_own(chat: Tab) -> None:

@@ -193,7 +193,7 @@ async def test_the_timeline_has_the_model_calls_tools_and_decisions_of_an_agent(
 
 
 async def test_the_timeline_of_a_delegated_task_opens_inside_of_that_of_its_parent(
-    at_support: Tab, support: str
+    at_support: Tab, support: str, axe: str
 ) -> None:
     task = send(support, "My kettle A-17 broke five times")
     page = await visit(at_support, f"/console/tasks/{task}")
@@ -212,6 +212,7 @@ async def test_the_timeline_of_a_delegated_task_opens_inside_of_that_of_its_pare
     await nested.get_by_role("button", name="scripted/analyst answers").click()
     await expect(page.locator("tr.nested .detail")).to_contain_text("Completion")
     await at_support.picture("delegated-task")
+    assert await serious_problems(page, axe) == []
     await call.get_by_role("button", name=re.compile("^Task ")).click()
     await expect(nested).to_have_count(0)
     await call.locator(".row-button").click()
@@ -424,7 +425,7 @@ async def test_charts_have_figures_and_a_table_twin(at_busy: Tab, busy: str) -> 
     await expect(page.get_by_role("region", name="Processes").first).to_contain_text("all")
 
 
-async def test_a_chart_has_a_line_for_each_process_and_one_for_all(browser: Browser, tmp_path: Path) -> None:
+async def test_a_chart_has_a_line_for_each_process_and_one_for_all(browser: Browser, tmp_path: Path, axe: str) -> None:
     storage = f"sqlite:///{tmp_path / 'tasks.db'}"
     with ExitStack() as stack:
         servers = [busy_server(storage=storage, console="on") for _ in range(2)]
@@ -450,6 +451,7 @@ async def test_a_chart_has_a_line_for_each_process_and_one_for_all(browser: Brow
             await page.get_by_role("button", name="All processes").click()
             await expect(memory.locator("path.line")).to_have_count(3)
             await opened.picture("operations-of-two-processes")
+            assert await serious_problems(page, axe) == []
             await opened.check()
 
 
