@@ -134,8 +134,10 @@ async def test_keys_and_a_provider_can_be_set_in_the_environment(monkeypatch: py
     monkeypatch.setenv("ERRANDS_AUTH_API_KEYS", f"alice=k1, carol={HASH}")
     monkeypatch.setenv("ERRANDS_AUTH_ISSUER", "https://id.example.com")
     monkeypatch.setenv("ERRANDS_AUTH_AUDIENCE", "my-agent")
+    monkeypatch.setenv("ERRANDS_AUTH_CONSOLE_CLIENT", "errands-console")
     server = serve(Whoami())
     assert list(server.agent_card.security_schemes or {}) == ["api_key", "oidc"]
+    assert [one.params for one in server.agent_card.extensions] == [{"clients": {"oidc": "errands-console"}}]
     assert await who(server, "k1", "X-API-Key") == "/alice"
     assert await who(server, "carols key", "X-API-Key") == "/carol"
     monkeypatch.delenv("ERRANDS_AUTH_AUDIENCE")

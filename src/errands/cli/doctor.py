@@ -51,6 +51,7 @@ _DATE_TOLERANCE = 3000
 _NEEDED = {
     "audit_reads": "audit",
     "auth_audience": "auth_issuer",
+    "auth_console_client": "auth_issuer",
     "blob_bytes": "blobs",
     "caller_burst": "caller_rate",
     "card_signing_jku": "card_signing_keys",

@@ -231,6 +231,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     auth_issuer: str | None = None
     #: The audience that these tokens must have.
     auth_audience: str | None = None
+    #: The id of the client with which the console signs people in at this provider. See docs/console.md.
+    auth_console_client: str | None = None
 
     # Push notifications
 

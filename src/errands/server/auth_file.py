@@ -56,7 +56,12 @@ def auth_of(settings: Settings) -> Auth | None:
     if settings.auth_issuer or settings.auth_audience:
         if not (settings.auth_issuer and settings.auth_audience):
             raise ConfigurationError(f"{ENV_PREFIX}AUTH_ISSUER and {ENV_PREFIX}AUTH_AUDIENCE belong together: set both")
-        found.schemes.append(_kinds()["oidc"](issuer=settings.auth_issuer, audience=settings.auth_audience))
+        console_client = settings.auth_console_client or ""
+        found.schemes.append(
+            _kinds()["oidc"](
+                issuer=settings.auth_issuer, audience=settings.auth_audience, console_client=console_client
+            )
+        )
     return found if found.schemes else None
 
 

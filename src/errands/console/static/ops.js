@@ -105,10 +105,12 @@ function chartsOf(bounds) {
     { title: "Leases", note: "since the process began", format: whole, series: [["lost", part("errands_leases_lost_total")], ...each(["expired", "given back"], (cause) => part("errands_attempts_total", { cause }))] },
     { title: "Outbox", note: "how long webhooks are behind", format: seconds, combine: Math.max, series: [["behind", part("errands_outbox_lag_seconds")]] },
     { title: "Deliveries", note: "of webhooks, per second", format: perSecond, series: each(["delivered", "failed", "dead"], (outcome) => speed("errands_deliveries_total", { outcome })) },
+    { title: "Dead letters", note: "webhooks that were given up", format: whole, combine: Math.max, series: [["dead", part("errands_outbox_dead")]] },
     { title: "Model tokens", note: "per second", format: perSecond, series: each(["prompt", "completion"], (kind) => speed("errands_model_tokens_total", { kind })) },
     { title: "Tool calls", note: "per second", format: perSecond, series: each(["ok", "failed", "refused"], (outcome) => speed("errands_tool_calls_total", { outcome })) },
     { title: "Commits", note: "until durable, of the last minute", format: seconds, ...shares("errands_commit_seconds", [50, 95]) },
     { title: "Event loop", note: "longest hold", format: seconds, combine: Math.max, series: [["held", part("errands_loop_lag_seconds")]] },
+    { title: "Processor", note: "cores in use", format: (value) => value.toFixed(2), series: [["cores", speed("errands_process_cpu_seconds_total")]] },
     { title: "Memory", note: "resident", format: fileSize, series: [["resident", part("errands_resident_bytes")]] },
   ];
 }
