@@ -58,10 +58,11 @@ async def test_an_agent_made_with_two_commands_streams_its_answer(browser: Brows
             await opened.open("")
             await opened.page.get_by_role("link", name="Chat with it").click()
             await opened.page.evaluate(WATCH_BUBBLE)
-            await opened.send("hello from a newcomer")
+            said = " ".join(map(str, range(60)))
+            await opened.send(said)
             await opened.page.wait_for_selector(COMPLETED)
             texts = await opened.page.evaluate("window.texts")
-            assert texts[-1] == "You said: hello from a newcomer"
+            assert texts[-1] == f"You said: {said}"
             assert len(texts) >= 3
             assert all(later.startswith(text) for text, later in pairwise(texts))
 

@@ -282,6 +282,22 @@ async def test_artifacts_grow_while_they_are_written(at_busy: Tab, busy: str, wo
     await expect(page.locator(".artifact")).to_contain_text("piece 0. piece 1. piece 2.")
 
 
+async def test_a_tab_in_the_background_opens_no_stream_until_it_is_looked_at(
+    at_busy: Tab, busy: str, worker: Busy
+) -> None:
+    task = send(busy, "write a story", wait=False)
+    hide = "Object.defineProperty(document, 'visibilityState', { configurable: true, get: () => 'hidden' })"
+    await at_busy.page.add_init_script(hide)
+    page = await visit(at_busy, f"/console/tasks/{task}?tab=artifacts")
+    await expect(page.locator(".pill")).to_contain_text("Paused")
+    assert [one.url for one in at_busy.requests if one.url.endswith("/stream")] == []
+    for _ in range(3):
+        worker.permit()
+    await page.evaluate("delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))")
+    await expect(page.locator(".artifact")).to_contain_text("piece 0. piece 1. piece 2.")
+    await expect(page.locator(".task-head .state")).to_contain_text("Completed")
+
+
 async def test_the_replay_shows_the_task_as_it_was(at_busy: Tab, busy: str) -> None:
     task = send(busy, "burst 40")
     page = await visit(at_busy, f"/console/tasks/{task}?tab=artifacts")

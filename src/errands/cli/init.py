@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -71,6 +72,8 @@ def init(
         raise CommandError(f"{error.filename} cannot be written ({error.strerror})") from None
     console = out()
     console.print(f"Created {folder}: an agent ({kind}) and its test. Next:\n")
+    if kind is Kind.MANIFEST and find_spec("yaml") is None:
+        console.print("  pip install 'errands[agents]'")
     console.print(f"  cd {shlex.quote(str(folder))}")
     console.print("  errands serve")
 

@@ -38,6 +38,15 @@ def test_the_next_two_commands_serve_an_agent_that_answers(errands: Errands, fol
         terminal.shows(answer)
 
 
+def test_the_extra_that_a_manifest_needs_is_named_where_it_is_missing(
+    errands: Errands, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("errands.cli.init.find_spec", lambda name: None)
+    install = "  pip install 'errands[agents]'"
+    assert install in errands("init", "demo", "--kind", "manifest").stdout.splitlines()
+    assert install not in errands("init", "other", "--kind", "worker").stdout.splitlines()
+
+
 @pytest.mark.parametrize("kind", Kind)
 def test_the_test_of_a_new_project_passes(errands: Errands, folder: Path, kind: Kind) -> None:
     errands("init", "demo", "--kind", kind)

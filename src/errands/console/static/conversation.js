@@ -211,6 +211,7 @@ export class Conversation {
     if (entry.message.taskId) this.#stop(entry.message.taskId);
     const key = entry.message.messageId;
     this.#streams.set(key, keepOpen({
+      sends: true,
       open: ({ lastId, signal }) => {
         this.#isFirst.add(key);
         return taskId === null

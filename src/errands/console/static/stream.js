@@ -87,18 +87,21 @@ function withinSilence(promise, signal) {
  *   no longer kept, and carries the state that replaces them.
  * - `onState(state, error)` is called with `connecting`, `live`, `reconnecting`, `paused` (the tab is hidden), `ended`
  *   and `failed`.
+ * - `sends` says that the first request has an effect: it is made in a tab in the background, too.
  * - `isOver()` says whether a stream that ended was complete; if not, it is opened again.
  */
-export function keepOpen({ open, onEvents, onState = () => {}, isOver = () => true, lastId = null, pausesWhenHidden = true }) {
+export function keepOpen({ open, onEvents, onState = () => {}, isOver = () => true, lastId = null, sends = false }) {
   let closed = false;
   let abort = new AbortController();
   let wake = () => {};
   let hiding = 0;
-  let isPaused = false;
+  // A tab that is opened in the background must not take one of the few connections of a browser to one server.
+  let isPaused = !sends && document.visibilityState === "hidden";
 
   const looked = () => {
     clearTimeout(hiding);
     if (document.visibilityState === "hidden") {
+      if (isPaused) return;
       hiding = setTimeout(() => { isPaused = true; abort.abort(); }, HIDDEN);
     } else if (isPaused) {
       isPaused = false;
@@ -108,7 +111,7 @@ export function keepOpen({ open, onEvents, onState = () => {}, isOver = () => tr
     }
   };
   const online = () => wake();
-  if (pausesWhenHidden) document.addEventListener("visibilitychange", looked);
+  document.addEventListener("visibilitychange", looked);
   window.addEventListener("online", online);
 
   const close = () => {
@@ -127,6 +130,10 @@ export function keepOpen({ open, onEvents, onState = () => {}, isOver = () => tr
 
   const run = async () => {
     let failures = 0;
+    if (isPaused) {
+      onState("paused");
+      await pause(null);
+    }
     while (!closed) {
       abort = new AbortController();
       onState(failures === 0 ? "connecting" : "reconnecting");

@@ -341,7 +341,7 @@ function SpanRow({ id, span, depth, within, delegated, start, end, titles, measu
           <span class="title">${titleOf(span)}</span>${outcomeWords(span) && html`<span class="outcome">${outcomeWords(span)}</span>`}
         </button>
         ${child && html`<button type="button" class="small nest" aria-expanded=${delegated.shown.has(child)} onClick=${() => delegated.toggle(child)}
-          title="Show the timeline of the task that was delegated"><span aria-hidden="true">${delegated.shown.has(child) ? "▾" : "▸"}</span> Task ${shortId(child)}</button>`}</div>
+          title="Show the timeline of the task that was delegated"><span aria-hidden="true">${delegated.shown.has(child) ? "▾" : "▸"}</span> Task ${visible(shortId(child))}</button>`}</div>
         ${open && html`<${Detail} span=${span} titles=${titles} onSelect=${(other) => onSelect(within + other)} />`}
       </td>
       <td class="right took">${takes === null || (takes === 0 && span.lane !== "model") ? "" : duration(takes)}${span.until === null && takes !== null ? " so far" : ""}</td>
