@@ -127,7 +127,7 @@ async def test_it_signs_people_in_at_an_openid_provider(browser: Browser) -> Non
                 assert await page.evaluate("document.cookie") == ""
                 assert opened.errors == []
                 assert await page.evaluate("window.refused") == []
-                # A link that somebody else has made signs nobody in.
+                # An answer to another sign-in is refused.
                 await page.get_by_role("button", name="Sign out").click()
                 await opened.open("/console/sign-in?code=stolen&state=guessed")
                 await expect(dialog.get_by_role("alert")).to_contain_text("not begun in this tab")
