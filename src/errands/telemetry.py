@@ -116,9 +116,9 @@ ATTRIBUTES = {
     "worker": "errands.worker",
 }
 ERROR = "error.type"
-#: How many times as many traces of callers are recorded as begin here.
+#: How many times more traces of callers may be recorded than may begin here.
 CONTINUED = 10
-#: The traces of so many seconds may begin at once.
+#: Seconds of unused traces that may begin at once.
 AT_ONCE = 0.25
 #: The last digits of flags that have the flag of a recorded trace.
 _ODD = frozenset("13579bdf")
@@ -169,7 +169,7 @@ def install(traces_per_second: float | None = None) -> Tracer:
 
 
 class TraceRate:
-    """Admits so many traces a second; after a quiet time, those of a quarter of a second at once.
+    """Admits a number of traces per second; after a quiet time, those of `AT_ONCE` seconds at the same moment.
 
     It is a token bucket, kept as the time at which it will be full again. The traces of a busy process are spread
     evenly over each second.
@@ -350,9 +350,9 @@ class Telemetry:
 
 
 class LeftOut(NonRecordingSpan):
-    """Stands for the current span in work that is not recorded, so that nothing below it is recorded either.
+    """The current span in work that is not recorded, so that nothing below it is recorded either.
 
-    It is at the place of the caller, if the caller has named one. Otherwise its ids are made when they are needed.
+    It has the ids of the caller's span, if the caller has named one. Otherwise its ids are made when they are needed.
     """
 
     def __init__(self, parent: TraceContext | None = None) -> None:
@@ -389,7 +389,7 @@ def _ambient(parent: TraceContext | None) -> OtelSpan | None:
 
 
 def _is_recorded(span: OtelSpan) -> bool:
-    """Return whether a span is recorded, or stands for one of another process that is."""
+    """Return whether a span, or the one of another process that it represents, is recorded."""
     if span.is_recording():
         return True
     return not isinstance(span, LeftOut) and bool(span.get_span_context().trace_flags & TraceFlags.SAMPLED)
@@ -455,7 +455,7 @@ class _Recorded:
 
 
 class _Unrecorded:
-    """A span that is not recorded. The current one stays the same if there is none in its place."""
+    """A span that is not recorded. Without a span in its place, the current one stays the same."""
 
     __slots__ = ("_span",)
 

@@ -52,12 +52,12 @@ class TraceSpan(Protocol):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it is recorded, and not left out."""
+        """Return whether it is recorded, and not left out."""
         ...
 
     @property
     def captures_content(self) -> bool:
-        """Whether messages, arguments and results are to be noted."""
+        """Return whether messages, arguments and results are to be noted."""
         ...
 
     def active(self) -> AbstractContextManager[object]:
@@ -86,7 +86,7 @@ class Tracer(Protocol):
 
     @property
     def left_out(self) -> int:
-        """How many traces were not recorded because of the rate."""
+        """Return how many traces were not recorded because of the rate."""
         ...
 
     def limit(self, traces_per_second: float) -> None:

@@ -169,7 +169,7 @@ class ChatTerminal:
             wanted = None if result is None else self._react(result)
 
     def _react(self, result: ClientResult) -> list[Part] | None:
-        """Offer files, and ask the user for what the agent wants. Return the answer, or None if there is none."""
+        """Offer files, and ask the user for what the agent wants. Return the answer; None without a question."""
         self._offer_files(result)
         message = result.raw_task.status.message if result.raw_task is not None else None
         if message is None or not self._is_terminal:

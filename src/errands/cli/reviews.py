@@ -83,7 +83,7 @@ async def list_reviews(
             now = system_clock()
             user = None if by is None else reviewer(by)
             shows = agent is None and user is None
-            rows = await operator.get("reviews", list[_ReviewRow], limit=min(limit + 1, _MOST) if shows else _MOST)
+            rows = await operator.get("reviews", list[_PendingReview], limit=min(limit + 1, _MOST) if shows else _MOST)
         reviews = [row.review() for row in rows]
         found = [one for one in reviews if agent in (None, one.agent) and user in (None, one.user)]
     shown = found[:limit]
@@ -184,7 +184,7 @@ async def _answer(
         out().print(f"Task {clean(task_id)} is {word}; it continues as soon as its server claims it.")
 
 
-class _ReviewRow(msgspec.Struct, rename="camel"):
+class _PendingReview(msgspec.Struct, rename="camel"):
     """A pending review, as the operator API shows it."""
 
     task_id: str

@@ -51,7 +51,7 @@ class UploadOffer(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, card: AgentCard) -> UploadOffer | None:
-        """Return the offer of a card, or None if there is none that can be used."""
+        """Return the usable offer of a card, if it has one."""
         for extension in card.capabilities.extensions or ():
             if extension.uri == BLOBS_EXTENSION:
                 try:

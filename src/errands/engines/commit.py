@@ -298,7 +298,7 @@ class CommitCounts:
 
     @property
     def states(self) -> dict[TaskState, int]:
-        """How often tasks have entered each state."""
+        """Return how often tasks have entered each state."""
         states = dict.fromkeys((state for state in TaskState if state is not UNSPECIFIED), 0)
         for (before, after, leases, _), count in self._noted.items():
             if after is not before:
