@@ -148,7 +148,7 @@ class Submitter:
         try:
             return await self._create(stowed, call, receipt, task_id)
         except (errors.DuplicateMessageError, errors.OverloadedError, errors.QuotaError):
-            # There is no such task. After other errors it may exist, and what it does not need is swept later.
+            # The task was not created. After other errors it may exist, and what it does not need is swept later.
             await blobs.discard(stowed.message, request.message, call.scope)
             raise
 
