@@ -346,7 +346,16 @@ async def test_a_caller_gains_no_tasks_by_naming_other_tenants(storage: str) -> 
         assert [await send(tenant) for tenant in ("t1", "t2", "t3", "t1")] == [200, 200, 429, 429]
         at.clock.advance(seconds=600)  # then the store is asked
         assert await send("t4") == 429
-        assert (await http.post("/message:send", json={"message": message()})).status_code == 200
+        assert (await http.post("/message:send", json={"message": message()})).status_code == 429
+
+
+@every_engine
+async def test_tasks_without_a_tenant_count_for_a_caller_that_names_one_later(storage: str) -> None:
+    at = Stores(storage, Asks(), caller_max_tasks=2)
+    async with at.server as server, http_client(server) as http:
+        paths = ["/message:send", "/message:send", "/t1/message:send", "/message:send"]
+        answers = [await http.post(path, json={"message": message()}) for path in paths]
+        assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
 
 
 async def test_a_tenant_that_is_given_to_a_caller_has_tasks_of_its_own() -> None:

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from errands.server.asgi import WHOLE_EXCHANGE, Header
-from errands.server.large_work import Budget
+from errands.server.large_work import Budget, Pace
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ _MAX_WAITING = 64 * 1024
 #: Seconds between a response and the next request, if that has waited behind it. A connection whose requests always
 #: wait would otherwise keep the event loop busy, and the threads of the store from getting a turn.
 _PAUSE = 0.001
+#: Seconds between two reads of what clients send after they were answered, of all connections together, and the most
+#: for one connection. One read is 256 KiB at most.
+_DISCARD_PAUSE, _LONGEST_DISCARD_PAUSE = 0.004, 1.0
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _CLOSE = b"connection: close\r\n"
@@ -323,6 +326,8 @@ class HttpConnection(asyncio.Protocol):
     write_timeout = 120.0
     #: The budget of the process, which `AgentServer` replaces by that of its agent.
     budget = Budget(256 * 1024 * 1024)
+    #: When the connections of the process read on that discard the rest of a body.
+    discards = Pace(_DISCARD_PAUSE, _LONGEST_DISCARD_PAUSE)
 
     transport: asyncio.Transport
 
@@ -380,6 +385,8 @@ class HttpConnection(asyncio.Protocol):
         #: The timer for the rest of a request, and the bytes that arrived since it was started.
         self._request_timer: asyncio.TimerHandle | None = None
         self._received = 0
+        #: The timer that reads on while the rest of a body is discarded.
+        self._discard_timer: asyncio.TimerHandle | None = None
         #: The timer for a client that has to read, while the transport's buffer is full or the connection is closing.
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -411,8 +418,9 @@ class HttpConnection(asyncio.Protocol):
         self._server_state.connections.discard(self)
         self._stop_write_timer()
         self._stop_request_timer()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        for timer in (self._idle_timer, self._discard_timer):
+            if timer is not None:
+                timer.cancel()
         self.budget.release(self)
         for cycle in (self._answering, self._cycle):
             if cycle is not None:
@@ -427,6 +435,7 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if len(data) > _PIECE or self._behind:
             self._read_on(data)
+            self._pace_discards()
             return
         is_between = self._answering is None and not self._in_request
         if is_between and self._form is not None:
@@ -634,6 +643,27 @@ class HttpConnection(asyncio.Protocol):
         if self._is_read_paused and not self._is_held:
             self._is_read_paused = False
             self.transport.resume_reading()
+
+    def _pace_discards(self) -> None:
+        """Pause before the next read if what was read is discarded, or close the connection if too many do.
+
+        Sending costs the client nothing, and reading from hundreds of them would keep the event loop busy. Many clients
+        look at the answer only when they have sent everything.
+        """
+        discards = self._in_request and not self._in_head and self._answering is None
+        if discards and not self.transport.is_closing():
+            moment = self.discards.next(self._loop.time())
+            if moment is None:
+                self.close()
+            else:
+                self.pause_reading()
+                self._discard_timer = self._loop.call_at(moment, self._discard_more)
+
+    def _discard_more(self) -> None:
+        if self.discards.use(self._loop.time()):
+            self.resume_reading()
+        else:
+            self._pace_discards()
 
     def on_response_complete(self) -> None:
         self._server_state.total_requests += 1

@@ -165,13 +165,16 @@ class HttpTransport:
 
     def _receive(self, event: ServerSentEvent, begun: bool) -> Received | None:
         try:
-            with _well_formed():
+            problem = f"an unknown event: {event.data[:200]}"
+            try:
                 response = self._binding.read_event(event)
+            except MalformedAnswerError as error:
+                response, problem = StreamResponse(), str(error)
             if response is None:
                 return None
             if content_of(response) is None:
-                error = self._binding.error_in(event.data.encode(), httpx.codes.INTERNAL_SERVER_ERROR)
-                raise error or ProtocolError(f"an unknown event: {event.data[:200]}")
+                refusal = self._binding.error_in(event.data.encode(), httpx.codes.INTERNAL_SERVER_ERROR)
+                raise refusal or ProtocolError(problem)
         except (InternalError, UnavailableError) as error:
             if not begun:
                 raise

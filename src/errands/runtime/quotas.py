@@ -236,6 +236,8 @@ class StoreQuotas:
 
     def __init__(self, engine: Engine, settings: Settings, blobs: Blobs | None = None) -> None:
         self._tasks = self._bytes = None
+        #: The scopes without a tenant whose owners have named tenants.
+        self._named: dict[Scope, None] = {}
 
         async def stored_bytes(scope: Scope, reach: Reach) -> int:
             files = 0 if blobs is None else await blobs.stored_bytes(engine, scope, reach)
@@ -276,11 +278,14 @@ class StoreQuotas:
     ) -> Callable[[], None]:
         """Count a message that is about to be committed, or the bytes of its files that are about to be stored.
 
-        A caller who only names a tenant could name another one each time, so its tasks in all tenants are counted.
-        Return a function to call then. Raise a `QuotaError`.
+        A caller who only names a tenant could name another one each time, so its tasks in all tenants are counted, from
+        then on also for its requests without a tenant. Return a function to call then. Raise a `QuotaError`.
         """
-        reach: Reach = "owner" if names_tenant else "scope"
-        scope = change.scope._replace(tenant="") if names_tenant else change.scope
+        scope = change.scope
+        if names_tenant:
+            scope = scope._replace(tenant="")
+            remember(self._named, scope, None)
+        reach: Reach = "owner" if scope in self._named else "scope"
         with ExitStack() as taken:
             if self._tasks is not None and is_new:
                 taken.callback(await self._tasks.take(scope, reach, 1))

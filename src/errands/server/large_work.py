@@ -99,6 +99,31 @@ class Budget:
                 connection.give_up()
 
 
+class Pace:
+    """Gives those that ask for it a moment each, one `interval` apart and in the next `most` seconds."""
+
+    def __init__(self, interval: float, most: float) -> None:
+        self._interval = interval
+        self._most = most
+        #: The last moment that was given, and the last one that was used.
+        self._given = self._used = 0.0
+
+    def next(self, now: float) -> float | None:
+        """Return the next moment; None if too many have one."""
+        moment = max(self._given, now) + self._interval
+        if moment > now + self._most:
+            return None
+        self._given = moment
+        return moment
+
+    def use(self, now: float) -> bool:
+        """Return whether the moment may be used. When the event loop is late, many moments are over at once."""
+        if now - self._used < self._interval / 2:
+            return False
+        self._used = now
+        return True
+
+
 class LargeWork:
     """Lets the large requests and answers of a process be processed one at a time, in the order of their arrival."""
 

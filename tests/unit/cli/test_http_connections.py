@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from errands.cli import http_connections
 from errands.cli.http_connections import MAX_HEAD, HttpConnection
 from errands.runtime.settings import Settings
 from errands.server.asgi import HttpExchange
-from errands.server.large_work import Budget
+from errands.server.large_work import Budget, Pace
 from tests.live import live
 from tests.unit.cli.processes import Served
 from tests.unit.cli.programs import ECHO, write
@@ -579,6 +580,50 @@ def test_the_rest_of_a_request_that_was_answered_early_is_thrown_away(url: str, 
     assert said.startswith(b"HTTP/1.1 413 ")
     assert b"0 bytes" in said
     assert not budget.total
+
+
+def test_what_is_thrown_away_is_read_by_one_connection_at_a_time(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that send on after their answers must not keep the event loop from the others."""
+    interval, size, clients = 0.02, 1_000_000, 4
+    read_at: list[float] = []
+
+    class Noting(HttpConnection):
+        def data_received(self, data: bytes) -> None:
+            if len(data) > 8 * 1024:  # it hands itself smaller pieces
+                read_at.append(self._loop.time())
+            super().data_received(data)
+
+    def send(client: socket.socket) -> None:
+        client.sendall(bytes(size) + request())
+        assert b"0 bytes" in heard(client)
+
+    monkeypatch.setattr(HttpConnection, "discards", Pace(interval, most=60))
+    with live(agent, http=Noting) as url, ExitStack() as stack, ThreadPoolExecutor(clients) as threads:
+        connections = [stack.enter_context(connected(url)) for _ in range(clients)]
+        for client in connections:
+            client.sendall(request("/unread", head=b"", length=size))
+            heard_up_to(b"unread\r\n0\r\n\r\n", client)
+        list(threads.map(send, connections))
+    # Each connection reads a first piece at once.
+    assert len(read_at) >= 3 * clients
+    assert (len(read_at) - clients - 1) * interval < read_at[-1] - read_at[0]
+
+
+def test_moments_that_are_over_at_once_are_used_one_by_one() -> None:
+    pace = Pace(0.01, most=0.025)
+    assert [pace.next(5.0), pace.next(5.0), pace.next(5.0)] == [pytest.approx(5.01), pytest.approx(5.02), None]
+    assert [pace.use(6.0), pace.use(6.0), pace.next(6.0), pace.use(6.01)] == [True, False, pytest.approx(6.01), True]
+
+
+def test_a_client_is_let_go_when_too_many_send_on_after_their_answers(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HttpConnection, "discards", Pace(1.0, most=0.5))
+    with connected(url) as client:
+        client.sendall(request("/unread", head=b"", length=100_000_000))
+        heard_up_to(b"unread\r\n0\r\n\r\n", client)
+        with pytest.raises(ConnectionError):
+            client.sendall(bytes(100_000_000))
 
 
 def test_of_answers_that_are_not_read_the_one_that_stood_still_for_longest_is_cut_off(url: str, budget: Budget) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from errands.client import AnswerLostError
+from errands import TaskContext, Worker
+from errands.client import AnswerLostError, StreamInterruptedError
 from errands.errors import InternalError, InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 from errands.model.core import SETTLED_STATES, StreamResponse, TaskState
+from errands.testing import connect, serve
 from tests.unit.client.agent import (
+    BINDINGS,
     ScriptedAgent,
     chunk,
     cut,
@@ -279,3 +283,23 @@ async def test_text_from_before_is_not_told_again_when_a_task_is_continued(agent
     agent.plays(streaming(agent.frames(snapshot(text="old "), chunk("new"), status(COMPLETED))))
     async with agent.client() as client:
         assert [piece async for piece in client.stream_text("x", task_id="t1")] == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "version"), [(binding, version) for binding in BINDINGS for version in ("1.0", "0.3")]
+)
+async def test_a_server_that_stops_while_it_streams_is_told_as_that(protocol: str, version: str) -> None:
+    class Waits(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            await ctx.emit_text_artifact("working")
+            await asyncio.Event().wait()
+
+    server = serve(Waits(), cancel_force_timeout=0.1, drain_timeout=0.1)
+    options = {"protocol": protocol, "version": version, "max_retries": 0}
+    async with connect(server, client=options) as client:
+        events = client.stream("x")
+        while not (await anext(events)).artifact_id:
+            pass
+        server.engine.disconnect()
+        with pytest.raises(StreamInterruptedError, match="shutting down"):
+            await anext(events)
