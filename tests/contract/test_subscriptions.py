@@ -8,7 +8,7 @@ import pytest
 
 from errands.engines.base import Engine
 from errands.engines.commit import LocalEngine
-from errands.engines.subscriptions import BUFFER_BYTES, BUFFER_SIZE, READ_BYTES, READ_SIZE, Subscription
+from errands.engines.subscriptions import BUFFER_BYTES, BUFFER_SIZE, CROWD, READ_BYTES, READ_SIZE, Subscription
 from errands.errors import TaskNotFoundError
 from errands.model.log import Event
 from tests.contract.changes import ME, Changes, collect
@@ -166,6 +166,36 @@ async def test_many_subscribers_see_the_same(engine: Engine, changes: Changes) -
         await engine.commit(changes.chunk())
     for after, seen in zip((0, 1, 2) * 5, await reading, strict=True):
         assert seen == list(range(after + 1, 23))
+    for subscription in subscriptions:
+        subscription.close()
+
+
+async def test_a_crowd_of_subscribers_leaves_the_event_loop_to_others(engine: Engine, changes: Changes) -> None:
+    """Each of them writes to a connection when it is woken; a request that comes then must not wait for all of them."""
+    await engine.commit(changes.start())
+    subscriptions = [engine.subscribe("t", ME, 2, caught_up=True) for _ in range(10 * CROWD)]
+    woken, most = 0, 0
+
+    async def read(subscription: Subscription) -> list[Event] | None:
+        nonlocal woken
+        events = await subscription.next()
+        woken += 1
+        return events
+
+    async def look() -> None:
+        nonlocal woken, most
+        while True:
+            most, woken = max(most, woken), 0
+            await asyncio.sleep(0)
+
+    readers = [asyncio.ensure_future(read(subscription)) for subscription in subscriptions]
+    looking = asyncio.ensure_future(look())
+    await asyncio.sleep(0)
+    await engine.commit(changes.chunk())
+    seen = await asyncio.gather(*readers)
+    looking.cancel()
+    assert all(events is not None and [event.version for event in events] == [3] for events in seen)
+    assert 0 < most <= 2 * CROWD
     for subscription in subscriptions:
         subscription.close()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from itertools import islice
 from typing import Any, Self
 
 import msgspec
@@ -27,6 +28,9 @@ BUFFER_BYTES = 1024 * 1024
 READ_SIZE = 1000
 #: Bytes of events after which such a read takes no further event. A reader whose client does not read holds as many.
 READ_BYTES = 256 * 1024
+#: Subscriptions of crowded tasks that are woken in one turn of the event loop, and what a crowd is for one task.
+#: Writing to a thousand streams at once would keep all other requests waiting.
+CROWD = 32
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
@@ -59,6 +63,7 @@ class Subscription:
         self._told: Event | None = None
 
     def feed(self, events: Sequence[Event]) -> None:
+        """Take events that are durable. `wake` shows them to the reader."""
         buffer = self._buffer
         if not self._behind:
             # Another process may have written in between: what it wrote is only in the log.
@@ -73,29 +78,28 @@ class Subscription:
             else:
                 buffer.extend(events)
                 self._buffered_bytes += sum([len(event.data) for event in events])
-        self._wake()
 
     def tell(self, event: Event) -> None:
         """Show an event that is not in the log; of several that the reader has not seen, the last."""
         self._told = event
-        self._wake()
+        self.wake()
 
     def nudge(self) -> None:
         """Have the reader look into the log: another process may have written."""
         self._behind = True
-        self._wake()
+        self.wake()
 
     def end(self) -> None:
         """Close the subscription once its reader has what was published."""
         self._ending = True
-        self._wake()
+        self.wake()
 
     def close(self) -> None:
         """End the subscription; a pending `next` returns None."""
         if not self._closed:
             self._closed = True
             self._subscribers.remove(self._task_id, self)
-            self._wake()
+            self.wake()
 
     async def __aiter__(self) -> AsyncIterator[list[Event]]:
         while (events := await self.next()) is not None:
@@ -163,7 +167,7 @@ class Subscription:
         self._behind = self._behind or may_go_on(log.events)
         return log.events
 
-    def _wake(self, has_news: bool = True) -> None:
+    def wake(self, has_news: bool = True) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(has_news)
 
@@ -173,7 +177,7 @@ class Subscription:
             return not self._closed
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
-        timer = None if deadline is None else loop.call_at(deadline, self._wake, False)
+        timer = None if deadline is None else loop.call_at(deadline, self.wake, False)
         try:
             return await self._waiter
         finally:
@@ -262,6 +266,8 @@ class Subscribers:
     def __init__(self) -> None:
         self._subscriptions: dict[str, set[Subscription]] = {}
         self._waiters: dict[str, list[Expectation]] = {}
+        #: Subscriptions of crowded tasks that have news and were not woken yet, in order.
+        self._asleep: dict[Subscription, None] = {}
 
     def subscribe(self, task_id: str, after: int, read: Read, caught_up: bool) -> Subscription:
         subscription = Subscription(self, task_id, after, read, caught_up)
@@ -294,13 +300,27 @@ class Subscribers:
         """Publish a durable change in this process. `stored` is the whole task, if the writer knows it."""
         subscriptions = self._subscriptions.get(task_id)
         if subscriptions and events:
+            is_crowd = len(subscriptions) > CROWD
+            if is_crowd and not self._asleep:
+                asyncio.get_running_loop().call_soon(self._wake_some)
             for subscription in subscriptions:
                 subscription.feed(events)
+                if is_crowd:
+                    self._asleep[subscription] = None
+                else:
+                    subscription.wake()
         waiters = self._waiters.get(task_id)
         if waiters:
             for waiter in waiters:
                 if state in waiter.states:
                     waiter.settle(stored)
+
+    def _wake_some(self) -> None:
+        for subscription in list(islice(self._asleep, CROWD)):
+            del self._asleep[subscription]
+            subscription.wake()
+        if self._asleep:
+            asyncio.get_running_loop().call_soon(self._wake_some)
 
     def tell(self, task_id: str, event: Event) -> None:
         """Show the subscribers of a task an event that is not in its log."""
