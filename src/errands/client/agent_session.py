@@ -239,21 +239,28 @@ class AgentSession:
     async def stream(
         self, name: str, request: A2AObject, *, last_event_id: str | None = None, idle_timeout: float | None = None
     ) -> AsyncGenerator[Received, None]:
-        """Yield the events of one connection as they come, without retries."""
+        """Yield the events of one connection as they come, without retries.
+
+        If the secrets are refused when the stream has begun, raises `TransientError` if there are new ones.
+        """
         addressed, secrets = self._addressed(request), await self.authorization.secrets()
         for is_last in (False, True):
+            has_begun = False
             events = self.transport.stream(
                 OPERATIONS[name], addressed, last_event_id=last_event_id, read_timeout=idle_timeout, secrets=secrets
             )
             try:
                 async with aclosing(events):
                     async for received in events:
+                        has_begun = True
                         yield received
                 return
             except AuthenticationRequiredError as refusal:
-                if is_last:
+                if is_last and not has_begun:
                     raise self.authorization.explain(refusal) from None
                 secrets = await self._renewed(secrets, refusal)
+                if has_begun:
+                    raise TransientError(refusal, reached=True) from refusal
 
     def _addressed(self, request: A2AObject) -> A2AObject:
         return msgspec.structs.replace(request, tenant=self.tenant) if self.tenant else request

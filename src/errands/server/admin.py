@@ -481,7 +481,7 @@ class AdminApi:
             after = whole_number(asked.query, "after", 0, 0, 2**53)
         seen = await self._find(asked)
         stream = self._feed(seen, exchange).stream(after, self._server.settings.keep_alive)
-        stream = self._server.dispatcher.count_stream(stream, exchange)
+        stream = self._server.dispatcher.count_stream(stream, exchange, seen.call)
         await exchange.send_frames(
             stream,
             _frame,

@@ -21,8 +21,9 @@ import inspect
 import ipaddress
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any, Literal
 
 import msgspec
@@ -42,11 +43,14 @@ from errands.runtime.middleware import (
     head_only,
     name_of,
 )
+from errands.runtime.streams import EventStream, StreamItem
 
 logger = logging.getLogger(__name__)
 
 #: Begins a key that is given as its SHA-256 hash.
 HASHED = "sha256:"
+#: Seconds after which the credentials of an open stream are checked again.
+STREAM_CHECK = 60.0
 #: The longest name of an owner or a tenant, in characters: databases index them.
 MAX_NAME = 500
 
@@ -348,6 +352,33 @@ class Authentication(A2AMiddleware):
             ],
             schemes=", ".join(scheme.name for scheme in self.schemes),
         )
+
+    def watched(self, stream: EventStream, request: Request, caller: Caller) -> EventStream:
+        """Return the stream of a caller, which fails when the credentials of its request are no longer accepted.
+
+        They are checked when the stream shows something, which it does at least every `keep_alive` seconds.
+        """
+
+        async def batches() -> AsyncIterator[list[StreamItem]]:
+            checked_at = monotonic()
+            try:
+                async for items in stream:
+                    if monotonic() - checked_at >= STREAM_CHECK:
+                        await self._check_again(request, caller)
+                        checked_at = monotonic()
+                    yield items
+            finally:
+                stream.close()
+
+        return EventStream(batches(), lambda: stream.close())
+
+    async def _check_again(self, request: Request, caller: Caller) -> None:
+        try:
+            found = await self.authenticated(request)
+        except UnavailableError:
+            return  # whoever issued the credentials is asked again later
+        if (found.tenant, found.owner) != (caller.tenant, caller.owner):
+            raise AuthenticationRequiredError("The credentials belong to another caller now")
 
     def lacks_scopes(self, name: str, missing: Sequence[str]) -> PermissionDeniedError:
         """Return the error for a caller of the scheme `name` whose credentials lack scopes."""

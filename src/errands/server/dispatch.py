@@ -20,7 +20,7 @@ from errands.operations import OPERATIONS, Operation
 from errands.runtime import validation
 from errands.runtime.call import CallContext
 from errands.runtime.figures import UNKNOWN, Figures
-from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
+from errands.runtime.middleware import A2AMiddleware, Caller, RequestEnvelope, is_head_only
 from errands.runtime.quotas import CallerKey, OpenStreams, RequestRate
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream
@@ -213,6 +213,8 @@ class Dispatcher:
             result = await self.perform(operation, request, call, exchange)
         else:
             result = await self._perform_with_blobs(self._blobs, operation, request, call, exchange)
+        if isinstance(result, EventStream):
+            result = self._watched(result, exchange, envelope.caller)
         if self._shows_results:
             shown = None
             if isinstance(result, SendMessageResponse):
@@ -348,7 +350,12 @@ class Dispatcher:
         stream.on_close(closed)
         return stream
 
-    def count_stream(self, stream: EventStream, exchange: IncomingRequest) -> EventStream:
+    def _watched(self, stream: EventStream, exchange: IncomingRequest, caller: Caller | None) -> EventStream:
+        if self._authorization is None or caller is None:
+            return stream
+        return self._authorization.authentication.watched(stream, exchange.request, caller)
+
+    def count_stream(self, stream: EventStream, exchange: IncomingRequest, call: CallContext) -> EventStream:
         """Count a stream that no operation has opened. If there are too many, close it: `TooManyStreamsError`."""
         if self._streams is not None:
             try:
@@ -356,7 +363,7 @@ class Dispatcher:
             except errors.TooManyStreamsError:
                 stream.close()
                 raise
-        return stream
+        return self._watched(stream, exchange, call.request_context.get("caller"))
 
     def _streamer(self, exchange: IncomingRequest) -> CallerKey:
         caller = exchange.caller_key
