@@ -6,13 +6,15 @@ import logging
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from errands import A2AServer, AgentCardConfig, Settings, TaskContext, Worker
+from errands.cli import options
 from errands.errors import ConfigurationError
-from errands.runtime.settings import PROTECTING
+from errands.runtime.settings import COMMAND_LINE, PROTECTING, misspelled
 
 CARD = AgentCardConfig(name="Echo", description="Echoes.")
 
@@ -50,6 +52,25 @@ def test_a_variable_that_is_misspelled_is_a_warning(
         A2AServer(worker=Echo(), agent_card=CARD)
     [warning] = [record.message for record in caplog.records if "unknown setting" in record.message]
     assert warning == "unknown setting ERRANDS_LEASE_SECOND; did you mean ERRANDS_LEASE_SECONDS?"
+
+
+def test_variables_of_service_links_are_not_settings() -> None:
+    links = {
+        f"ERRANDS_{service}_PORT{end}": "tcp://10.0.0.1:50051"
+        for service in ("GRPC", "AUTH_ISSUER", "PUSH_SECRET")
+        for end in ("", "_50051_TCP")
+    }
+    more = {"ERRANDS_PORT": "tcp://10.0.0.1:80", "ERRANDS_SERVICE_HOST": "10.0.0.1", "ERRANDS_SERVICE_PORT": "80"}
+    assert Settings.from_env({**links, **more}) == Settings()
+    assert misspelled({**links, **more}) == {}
+
+
+def test_variables_of_the_command_line_are_not_misspelled_settings() -> None:
+    source = Path(options.__file__).read_text()
+    variables = dict.fromkeys(re.findall(r'"(ERRANDS_[A-Z_]+)"', source), "x")
+    assert Settings.from_env(variables) == Settings()
+    assert misspelled(variables) == {}
+    assert {name.removeprefix("ERRANDS_") for name in variables} == COMMAND_LINE
 
 
 def test_what_a_variable_may_say_is_taken() -> None:

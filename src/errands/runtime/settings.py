@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import enum
 import os
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
@@ -33,6 +34,12 @@ PROTECTING = frozenset(
         "tls_client_ca",
     }
 )
+#: Variables of the command line, which are not settings.
+COMMAND_LINE = frozenset(
+    {"API_KEY", "CLIENT_CA", "CLIENT_CERTIFICATE", "CLIENT_ID", "CLIENT_SECRET", "TOKEN", "TOKEN_URL"}
+)
+#: What Kubernetes and Docker write into the variable `ERRANDS_GRPC_PORT` if a service is called `errands-grpc`.
+_SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://")
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 #: The value of `public_grpc` that leaves gRPC off the card.
 NOT_ON_CARD = "off"
@@ -297,7 +304,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         for name in overrides:
             if name not in cls.__struct_fields__:
                 raise TypeError(f"from_env() got an unexpected keyword argument {name!r}")
-        environ = os.environ if environ is None else environ
+        environ = _own(os.environ if environ is None else environ)
         values: dict[str, Any] = {}
         for field in fields_of(cls):
             variable = ENV_PREFIX + field.name.upper()
@@ -340,11 +347,22 @@ def _expected(annotation: Any) -> str:
     return " or ".join(options) or "a text"
 
 
+def _own(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are meant as settings."""
+    return {
+        name: text
+        for name, text in environ.items()
+        if name.startswith(ENV_PREFIX)
+        and name.removeprefix(ENV_PREFIX) not in COMMAND_LINE
+        and not _SERVICE_LINK.match(text)
+    }
+
+
 def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
     """Return variables that look like misspelled settings, each with the one that is probably meant."""
     known = [name.upper() for name in Settings.__struct_fields__]
     found: dict[str, str] = {}
-    for name in sorted(variable.removeprefix(ENV_PREFIX) for variable in environ if variable.startswith(ENV_PREFIX)):
+    for name in sorted(variable.removeprefix(ENV_PREFIX) for variable in _own(environ)):
         if name not in known and (close := difflib.get_close_matches(name, known, 1, cutoff=0.8)):
             found[ENV_PREFIX + name] = ENV_PREFIX + close[0]
     return found
