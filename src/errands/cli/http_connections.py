@@ -52,8 +52,10 @@ _OF_THE_CONNECTION = frozenset({b"connection", b"transfer-encoding"})
 #: Characters that would end a header, or belong to none.
 _INVALID_NAME = re.compile(rb'[\x00-\x1f\x7f()<>@,;:\[\]={} \t\\"]')
 _INVALID_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-#: The number in a head's Content-Length.
-_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)(?= *\r\n)", re.IGNORECASE)
+#: The number in a head's Content-Length, if it is written as clients write it for a body that fits into one piece.
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,8})(?=\r\n)", re.IGNORECASE)
+#: The size of a head whose form is kept, with its headers: a connection keeps it while it waits for the next request.
+_MAX_FORM, _MAX_FORM_HEADERS = 4 * 1024, 64
 #: How often a connection looks for the form of its heads. Clients that vary their heads would pay for it each time.
 _MOST_FORMS = 4
 
@@ -291,10 +293,10 @@ class HeadForm(NamedTuple):
 
     @classmethod
     def of(cls, request: bytes, scope: Scope) -> HeadForm | None:
-        """Return the form of the head of a whole request; None if it has no Content-Length."""
-        end = request.find(b"\r\n\r\n") + 4
+        """Return the form of the head of a whole request; None if it is large or has no usual Content-Length."""
+        end = request.find(b"\r\n\r\n", 0, _MAX_FORM) + 4
         found = _LENGTH.search(request, 0, end)
-        if found is None or len(request) - end != int(found[1]):
+        if found is None or len(request) - end != int(found[1]) or len(scope["headers"]) > _MAX_FORM_HEADERS:
             return None
         # Copies: applications write into scopes.
         headers = scope["headers"].copy()
