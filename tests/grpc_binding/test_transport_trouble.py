@@ -20,6 +20,7 @@ from errands.errors import (
     AuthenticationRequiredError,
     InternalError,
     InvalidParamsError,
+    PayloadTooLargeError,
     PermissionDeniedError,
     TaskNotCancelableError,
     TaskNotFoundError,
@@ -62,6 +63,12 @@ async def test_an_answer_or_an_event_that_is_too_large_is_not_read(version: str)
         with pytest.raises(ProtocolError, match="larger than allowed"):
             [one async for one in stream(transport, "SendStreamingMessage", sending("y" * 10_000))]
         assert (await ask(transport, "SendMessage", sending("z"))).task is not None
+
+
+async def test_a_request_that_is_too_large_for_the_server_is_not_called_a_wrong_answer(version: str) -> None:
+    async with over_grpc(Echo(), max_body_bytes=5_000) as served, transport_to(served.address, version) as transport:
+        with pytest.raises(PayloadTooLargeError, match="larger than max"):
+            await ask(transport, "SendMessage", sending("x" * 10_000))
 
 
 async def test_a_stream_that_is_left_is_given_up_on_the_server(version: str) -> None:

@@ -33,7 +33,7 @@ from errands.wire.proto.grpc_status import DETAILS_KEY, has_error_info, read_fai
 _RESERVED = frozenset({"host", "connection", "content-length", "content-type", "te", "user-agent", "accept"})
 #: How gRPC's messages begin when no connection could be made, so that nothing was sent.
 _NOT_SENT = ("failed to connect", "dns resolution failed", "connections to all backends failing", "name resolution")
-#: What gRPC says of a message that it did not take.
+#: What gRPC says of a message that it did not take; after `SERVER: ` it is the request.
 _TOO_LARGE = "message larger than max"
 
 
@@ -197,7 +197,7 @@ def translated_failures() -> Iterator[None]:
         found = (value for key, value in error.trailing_metadata() or () if key == DETAILS_KEY)
         details = next((value for value in found if isinstance(value, bytes)), None)
         if not has_error_info(details):
-            if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in text:
+            if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in text and "SERVER: " not in text:
                 raise ProtocolError("the answer, or one event of a stream, is larger than allowed") from error
             # The connection may have failed, and not the agent.
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
