@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from errands import A2AServer, LifecycleHooks, Settings
+from errands import A2AMiddleware, A2AServer, LifecycleHooks, Message, RequestEnvelope, Settings, Task
 from errands.errors import ConfigurationError
 from errands.testing import http_client, serve
 from tests.grpc_binding.serving import Served, over_grpc, pb, refusal, send, watched
@@ -86,6 +86,34 @@ async def test_a_stream_that_is_given_up_leaves_nothing_behind(how: str, storage
             await worker.started.wait()
         await until(lambda: not watched(served.server))
         assert (await only_task(served)).status.state == pb.TASK_STATE_WORKING
+        worker.gate.set()
+
+
+class Lingers(A2AMiddleware):
+    """Waits for the test after each request, or fails."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self.fails = fails
+        self.reached = asyncio.Event()
+
+    async def after_dispatch(self, envelope: RequestEnvelope, result: Task | Message | None = None) -> None:
+        self.reached.set()
+        if self.fails:
+            raise RuntimeError
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["waits", "fails"])
+async def test_a_stream_is_closed_when_middleware_ends_its_request(fails: bool) -> None:
+    worker, middleware = Gated(), Lingers(fails=fails)
+    async with over_grpc(worker, middlewares=[middleware]) as served:
+        call = served.v1_0.SendStreamingMessage(send())
+        reading = asyncio.ensure_future(refusal(call.read()))
+        await middleware.reached.wait()
+        if not fails:
+            call.cancel()
+        await asyncio.wait([reading])
+        await until(lambda: not watched(served.server))
         worker.gate.set()
 
 

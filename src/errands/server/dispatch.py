@@ -224,8 +224,13 @@ class Dispatcher:
                     message=result.message and validation.own_message(result.message),
                 )
                 shown = result.task or result.message
-            for middleware in reversed(self._middlewares):
-                await middleware.after_dispatch(envelope, shown)
+            try:
+                for middleware in reversed(self._middlewares):
+                    await middleware.after_dispatch(envelope, shown)
+            except BaseException:
+                if isinstance(result, EventStream):
+                    result.close()
+                raise
         return result
 
     async def identify(
