@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from errands import A2AServer, AccessRule, ApiKeyAuth, Caller, RequestEnvelope, TaskContext, Worker
+from errands.engines.memory import MemoryEngine
 from errands.errors import A2AError
 from errands.runtime.figures import METRICS, MOST_MODELS, OTHER, Figures, Sample
 from errands.runtime.middleware import A2AMiddleware
@@ -266,6 +267,13 @@ async def test_switched_off_nothing_is_counted_and_there_is_no_page() -> None:
         response = await http.get("/metrics")
         assert (response.status_code, "ERRANDS_METRICS=true" in response.text) == (404, True)
         assert (server.reporter, server.engine.counts, await server.engine.processes()) == (None, None, [])
+
+
+async def test_an_engine_counts_no_more_when_it_serves_again_without_metrics() -> None:
+    engine = MemoryEngine()
+    for metrics in (True, False):
+        async with talking(metrics=metrics, storage=engine):
+            assert (engine.counts is not None) == metrics
 
 
 # Who may read them

@@ -365,7 +365,10 @@ class A2AServer:
             #: The counts of this process; None if metrics are off.
             self.figures: Figures | None = None
             if settings.metrics:
-                engine.counts = engine.counts or CommitCounts()
+                if engine.counts is None:
+                    engine.counts = CommitCounts()
+                    # An engine may serve again without metrics. What it counts then would be kept until it is read.
+                    stack.callback(setattr, engine, "counts", None)
                 self.figures = Figures(engine.counts)
             if settings.otel:
                 installed = configuration.load_telemetry()
