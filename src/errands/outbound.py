@@ -391,10 +391,11 @@ class Meter:
         self._count += len(piece)
         if self._is_stream:
             seen = self._tail + piece
-            end = max(seen.rfind(blank) for blank in (b"\n\n", b"\r\n\r\n", b"\r\r"))
+            # The line before may end in another way than the blank one: `\n\r` is also in `\r\n\r\n`.
+            end = max(seen.rfind(blank) for blank in (b"\n\n", b"\n\r", b"\r\r"))
             if end >= 0:
                 self._count = len(seen) - end
-            self._tail = seen[-3:]
+            self._tail = seen[-1:]
         if self._count > self._max_bytes:
             what = "one event of the answer" if self._is_stream else "the answer"
             raise AnswerTooLargeError(f"{what} has more than {self._max_bytes:,} bytes")

@@ -58,9 +58,13 @@ def add_secrets(request: httpx.Request, secrets: RequestSecrets) -> httpx.Reques
 MAX_ANSWER = 100 * 1024 * 1024
 
 
-async def pieces_of(response: httpx.Response, max_bytes: int) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives. Raises `ProtocolError` if it, or one event of a stream, is larger than allowed."""
-    meter = Meter(max_bytes, response.headers.get("content-type", ""))
+async def pieces_of(response: httpx.Response, max_bytes: int, content_type: str = "") -> AsyncIterator[bytes]:
+    """Yield the body as it arrives. Raises `ProtocolError` if it, or one event of a stream, is larger than allowed.
+
+    `content_type` is what the caller reads it as. It is not the server's: a body that is read as a whole would have no
+    bound if that called it a stream.
+    """
+    meter = Meter(max_bytes, content_type)
     async for piece in response.aiter_bytes():
         try:
             meter.count(piece)

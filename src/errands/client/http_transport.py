@@ -113,7 +113,7 @@ class HttpTransport:
                         raise ProtocolError(f"{kind or 'no content type'} where text/event-stream was expected")
                 # Subscribing again changes nothing; sending a message again may.
                 parser, begun = SSEParser(), operation.name == "SubscribeToTask"
-                async for chunk in pieces_of(response, self._max_bytes):
+                async for chunk in pieces_of(response, self._max_bytes, kind):
                     for event in parser.feed(chunk):
                         received = self._receive(event, begun)
                         if received is not None:

@@ -11,6 +11,7 @@ import pytest
 from errands.client import A2AClient, AgentNotFoundError, ProtocolError
 from errands.errors import A2AError, AuthenticationRequiredError, InternalError, PermissionDeniedError
 from errands.model.core import Part, TaskState
+from errands.outbound import Meter
 from tests.unit.client.agent import Bytes, ScriptedAgent, snapshot, status, streaming, task
 
 pytestmark = pytest.mark.anyio
@@ -207,6 +208,13 @@ async def test_an_answer_without_an_end_is_not_kept(agent: ScriptedAgent) -> Non
     assert sent[0] < 60_000
 
 
+async def test_an_answer_that_says_it_is_a_stream_has_the_same_bound(agent: ScriptedAgent) -> None:
+    agent.plays(streaming([b"data: x\n\n" * 1000] * 100))
+    async with agent.client(max_answer_bytes=50_000) as client:
+        with pytest.raises(ProtocolError, match="the answer has more than 50,000 bytes"):
+            await client.get_task("t1")
+
+
 async def test_what_is_compressed_counts_as_what_it_unpacks_to(agent: ScriptedAgent) -> None:
     packed = gzip.compress(b" " * 10_000_000)
     agent.plays(httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=Bytes([packed])))
@@ -230,6 +238,14 @@ async def test_a_stream_may_be_longer_than_each_of_its_events(agent: ScriptedAge
     agent.plays(streaming(agent.frames(snapshot(), *updates, status(TaskState.COMPLETED))))
     async with agent.client(max_answer_bytes=5_000) as client:
         assert [event async for event in client.stream("x")][-1].state == "completed"
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r", "\n\r\n", "\r\n\n", "\r\r\n", "\n\r"])
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_every_blank_line_ends_an_event(end: str, size: int) -> None:
+    meter, stream = Meter(50, "text/event-stream"), f"data: x{end}".encode() * 50
+    for start in range(0, len(stream), size):
+        meter.count(stream[start : start + size])
 
 
 async def test_a_card_without_an_end_is_no_card() -> None:
