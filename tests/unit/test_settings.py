@@ -63,6 +63,7 @@ def test_variables_of_service_links_are_not_settings() -> None:
     more = {"ERRANDS_PORT": "tcp://10.0.0.1:80", "ERRANDS_SERVICE_HOST": "10.0.0.1", "ERRANDS_SERVICE_PORT": "80"}
     assert Settings.from_env({**links, **more}) == Settings()
     assert misspelled({**links, **more}) == {}
+    assert Settings.from_env({"ERRANDS_AUTH": "tcp://10.0.0.1:80"}).auth == "tcp://10.0.0.1:80"
 
 
 def test_variables_of_the_command_line_are_not_misspelled_settings() -> None:

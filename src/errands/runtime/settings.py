@@ -39,7 +39,7 @@ COMMAND_LINE = frozenset(
     {"API_KEY", "CLIENT_CA", "CLIENT_CERTIFICATE", "CLIENT_ID", "CLIENT_SECRET", "TOKEN", "TOKEN_URL"}
 )
 #: What Kubernetes and Docker write into the variable `ERRANDS_GRPC_PORT` if a service is called `errands-grpc`.
-_SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://")
+_SERVICE_LINK = re.compile(r"\w+_PORT(_\w+)?=(tcp|udp|sctp)://")
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 #: The value of `public_grpc` that leaves gRPC off the card.
 NOT_ON_CARD = "off"
@@ -354,7 +354,7 @@ def _own(environ: Mapping[str, str]) -> dict[str, str]:
         for name, text in environ.items()
         if name.startswith(ENV_PREFIX)
         and name.removeprefix(ENV_PREFIX) not in COMMAND_LINE
-        and not _SERVICE_LINK.match(text)
+        and not _SERVICE_LINK.match(f"{name}={text}")
     }
 
 
