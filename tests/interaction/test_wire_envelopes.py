@@ -210,3 +210,11 @@ async def test_a_length_that_is_no_number_is_a_bad_request(path: str, length: st
         answer = await client.post(path, content=b"{}", headers=headers)  # type: ignore[arg-type]
         assert answer.status_code in (200, 400), answer.text
         assert "Content-Length is not a valid number" in answer.text
+
+
+@pytest.mark.parametrize("length", ["2 ", "2\t", "02"])
+async def test_white_space_and_zeros_do_not_change_a_length(length: str) -> None:
+    async with http(serve(Echo())) as client:
+        headers = {"Content-Length": length, "Content-Type": "application/json", "A2A-Version": "1.0"}
+        answer = await client.post("/", content=b"{}", headers=headers)
+        assert "Content-Length" not in answer.text

@@ -132,9 +132,12 @@ class HttpExchange(IncomingRequest):
     def content_length(self) -> int | None:
         """The bytes that the client says the body has, None if it does not. Raises `InvalidRequestError`."""
         length = self.headers.get(b"content-length")
-        if length is not None and (not length.isdigit() or len(length) > 18):
+        if length is None:
+            return None
+        length = length.strip(b" \t")  # parsers leave the white space behind a value
+        if not length.isdigit() or len(length) > 18:
             raise InvalidRequestError("Content-Length is not a valid number")
-        return None if length is None else int(length)
+        return int(length)
 
     @property
     def has_body(self) -> bool:
