@@ -8,7 +8,7 @@ its message is received.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
@@ -186,7 +186,11 @@ class GrpcService:
             request.large_work = self._calls.large_work
             request.ends_at_pause, request.protocol = self._codec.ends_at_pause, self._codec.version
             try:
-                return await self._serve(rpc, context, request, self._calls.open())
+                call = self._calls.open()
+                try:
+                    return await self._serve(rpc, context, request, call)
+                finally:
+                    call.close()
             except errors.A2AError as error:
                 # gRPC keeps the exception while it ends the call, so it must not refer to frames that hold the message.
                 self._dispatcher.refused(rpc.operation, request, error)
@@ -211,7 +215,9 @@ class GrpcService:
             content = read_request(rpc, raw, self._max_values)
         else:
             content = await self._calls.convert(read_request, rpc, raw, self._max_values)
-        result = await self._dispatch(rpc, content, request)
+        dispatched = self._dispatcher.dispatch(rpc.operation, content, request)
+        is_safe = self._commits_at_once or rpc.operation.http_method == "GET"
+        result = await (dispatched if is_safe else self._complete(dispatched, request))
         if isinstance(result, EventStream):
             with closing(result):
                 await self._send_events(rpc, result, context, call, request)
@@ -226,11 +232,8 @@ class GrpcService:
         call.hold(2 * len(written))  # gRPC makes a copy
         return written
 
-    async def _dispatch(self, rpc: Rpc, content: Any, request: GrpcRequest) -> Any:
-        """Perform the operation. A client that goes away ends the wait, but never a commit that is under way."""
-        dispatched = self._dispatcher.dispatch(rpc.operation, content, request)
-        if self._commits_at_once or rpc.operation.http_method == "GET":
-            return await dispatched
+    async def _complete(self, dispatched: Coroutine[Any, Any, Any], request: GrpcRequest) -> Any:
+        """Perform an operation. A client that goes away ends the wait, but never a commit that is under way."""
         work = asyncio.get_running_loop().create_task(dispatched)
         try:
             await _end_of(work)
@@ -399,7 +402,11 @@ class PublicServices:
     def _bounded(self, method: Callable[[Any, OpenCall], Awaitable[bytes | None]]) -> Any:
         async def answer(_: object, context: Any) -> bytes | None:
             try:
-                return await method(context, self._calls.open())
+                call = self._calls.open()
+                try:
+                    return await method(context, call)
+                finally:
+                    call.close()
             except errors.A2AError as error:
                 await context.abort(code_of(error), error.message)
             except DecodeError:
@@ -490,7 +497,7 @@ class OpenCalls:
         self._look: asyncio.TimerHandle | None = None
 
     def open(self) -> OpenCall:
-        """Count the call of the current task until it has been answered. Raises `OverloadedError`."""
+        """Count the call of the current task until it is closed. Raises `OverloadedError`."""
         if self.count >= MOST_CALLS:
             raise OverloadedError(f"{MOST_CALLS} calls are open; call again when some have ended")
         return OpenCall(self)
@@ -531,12 +538,12 @@ class OpenCall:
         self.began = 0.0
         self.is_refused = False
         calls.count += 1
-        task.add_done_callback(self._close)
 
-    def _close(self, _: object) -> None:
+    def close(self) -> None:
+        """Note that there is an answer. What the call holds is given back when the answer was sent and the task ends."""
         self._calls.count -= 1
         if self._held:
-            self._calls.large_work.budget.give_back(self._held)
+            self._task.add_done_callback(lambda _: self._calls.large_work.budget.give_back(self._held))
 
     def refuse(self) -> None:
         self.is_refused = True
