@@ -540,7 +540,7 @@ class OpenCall:
         calls.count += 1
 
     def close(self) -> None:
-        """Note that there is an answer. What the call holds is given back when the answer was sent and the task ends."""
+        """Note that there is an answer. What the call holds is given back when it was sent and the task ends."""
         self._calls.count -= 1
         if self._held:
             self._task.add_done_callback(lambda _: self._calls.large_work.budget.give_back(self._held))
