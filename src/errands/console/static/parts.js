@@ -108,7 +108,11 @@ export function Text({ text: whole, mediaType = "", isOpen = false }) {
   const [, setLoaded] = useState(markdown !== null);
   const isLong = text.length > LONGEST_TEXT && !isWhole;
   const isPlain = isLong || (mediaType !== "" && !MARKDOWN.test(mediaType));
-  useEffect(() => { if (!isPlain && markdown === null) whenLoaded().then(() => setLoaded(true), () => {}); }, [isPlain]);
+  useEffect(() => {
+    if (isPlain) return;
+    if (markdown === null) whenLoaded().then(() => setLoaded(true), () => {});
+    else setLoaded(true);  // another text may have loaded it since this one was rendered
+  }, [isPlain]);
   if (isLong) {
     return html`
       <pre class="plain-text" tabindex="0">${text.slice(0, LONGEST_TEXT)}</pre>
