@@ -195,7 +195,8 @@ async def test_a_crowd_of_subscribers_leaves_the_event_loop_to_others(engine: En
     seen = await asyncio.gather(*readers)
     looking.cancel()
     assert all(events is not None and [event.version for event in events] == [3] for events in seen)
-    assert 0 < most <= 2 * CROWD
+    # Where other processes may write, readers may have looked into the log, and the store may answer many at once.
+    assert 0 < most <= (2 * CROWD if engine.name in ("memory", "sqlite") else 10 * CROWD)
     for subscription in subscriptions:
         subscription.close()
 

@@ -85,9 +85,8 @@ class Subscription:
         self.wake()
 
     def nudge(self) -> None:
-        """Have the reader look into the log: another process may have written."""
+        """Note that another process may have written: the reader looks into the log when it is woken."""
         self._behind = True
-        self.wake()
 
     def end(self) -> None:
         """Close the subscription once its reader has what was published."""
@@ -300,20 +299,24 @@ class Subscribers:
         """Publish a durable change in this process. `stored` is the whole task, if the writer knows it."""
         subscriptions = self._subscriptions.get(task_id)
         if subscriptions and events:
-            is_crowd = len(subscriptions) > CROWD
-            if is_crowd and not self._asleep:
-                asyncio.get_running_loop().call_soon(self._wake_some)
             for subscription in subscriptions:
                 subscription.feed(events)
-                if is_crowd:
-                    self._asleep[subscription] = None
-                else:
-                    subscription.wake()
+            self._wake(subscriptions)
         waiters = self._waiters.get(task_id)
         if waiters:
             for waiter in waiters:
                 if state in waiter.states:
                     waiter.settle(stored)
+
+    def _wake(self, subscriptions: set[Subscription]) -> None:
+        """Wake the readers of a task, those of a crowd a few at a time."""
+        if len(subscriptions) <= CROWD:
+            for subscription in subscriptions:
+                subscription.wake()
+            return
+        if not self._asleep:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+        self._asleep.update(dict.fromkeys(subscriptions))
 
     def _wake_some(self) -> None:
         for subscription in list(islice(self._asleep, CROWD)):
@@ -346,8 +349,10 @@ class Subscribers:
     def nudge(self, task_ids: Iterable[str]) -> None:
         """Have the readers of these tasks look into the log: another process may have written."""
         for task_id in task_ids:
-            for subscription in self._subscriptions.get(task_id, ()):
-                subscription.nudge()
+            if subscriptions := self._subscriptions.get(task_id):
+                for subscription in subscriptions:
+                    subscription.nudge()
+                self._wake(subscriptions)
             for waiter in self._waiters.get(task_id, ()):
                 waiter.settle(None)
 
