@@ -92,12 +92,13 @@ async def test_an_open_stream_ends_when_its_key_is_revoked_and_its_task_goes_on(
 
 
 async def test_an_open_stream_ends_when_its_key_becomes_that_of_another_caller() -> None:
-    keys = ApiKeyAuth({"a key": "alice"})
-    async with connect(serving(Waits(), keys), client={"headers": KEY}) as client:
+    worker, keys = Waits(), ApiKeyAuth({"a key": "alice"})
+    async with connect(serving(worker, keys), client={"headers": KEY}) as client:
         _, events = await begun(client)
         keys.use({"a key": Caller(owner="alice", tenant="other")})
         with pytest.raises(AuthenticationRequiredError, match="another caller"):
             await anext(events)
+        worker.may_end.set()
 
 
 async def test_the_log_of_a_task_for_operators_ends_too() -> None:
@@ -109,6 +110,7 @@ async def test_the_log_of_a_task_for_operators_ends_too() -> None:
             keys.use({"another": "alice"})
             assert "UNAUTHENTICATED" in "".join([line async for line in answer.aiter_lines()])
         await events.aclose()
+        worker.may_end.set()
 
 
 def introspection(idp: Provider) -> IntrospectionAuth:
