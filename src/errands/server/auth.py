@@ -376,7 +376,7 @@ class Authentication(A2AMiddleware):
         try:
             found = await self.authenticated(request)
         except UnavailableError:
-            return  # whoever issued the credentials is asked again later
+            return  # their issuer is asked again later
         if (found.tenant, found.owner) != (caller.tenant, caller.owner):
             raise AuthenticationRequiredError("The credentials belong to another caller now")
 
