@@ -360,6 +360,7 @@ class Subscribers:
         for subscriptions in list(self._subscriptions.values()):
             for subscription in subscriptions:
                 subscription.end()
+        self._asleep.clear()  # all are awake, and an engine may be opened again in another event loop
         for waiters in self._waiters.values():
             for waiter in waiters:
                 waiter.abandon()
